@@ -1,0 +1,51 @@
+"""lrl (Lightning RL): the DQN family with asynchronous actors on PyTorch Lightning."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lrl.actors.config import ActorConfig as ActorConfig
+    from lrl.callbacks import ActorLearnerCallback as ActorLearnerCallback
+    from lrl.callbacks import RLProgressBar as RLProgressBar
+    from lrl.envs import AtariConfig as AtariConfig
+    from lrl.envs import EnvConfig as EnvConfig
+    from lrl.evaluation import EvaluationConfig as EvaluationConfig
+    from lrl.learner import DQN as DQN
+    from lrl.learner import ReplayDataModule as ReplayDataModule
+    from lrl.learner import ReplayDataset as ReplayDataset
+    from lrl.replay import RateLimiterConfig as RateLimiterConfig
+    from lrl.replay import ReplayConfig as ReplayConfig
+    from lrl.types import ConfigError as ConfigError
+
+__version__ = "0.1.0"
+
+# Resolved on first use (PEP 562): actors import lrl, and must not import Lightning with it.
+_HOMES = {
+    "ActorConfig": "lrl.actors.config",
+    "ActorLearnerCallback": "lrl.callbacks",
+    "AtariConfig": "lrl.envs",
+    "ConfigError": "lrl.types",
+    "DQN": "lrl.learner",
+    "EnvConfig": "lrl.envs",
+    "EvaluationConfig": "lrl.evaluation",
+    "RLProgressBar": "lrl.callbacks",
+    "RateLimiterConfig": "lrl.replay",
+    "ReplayConfig": "lrl.replay",
+    "ReplayDataModule": "lrl.learner",
+    "ReplayDataset": "lrl.learner",
+}
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lrl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

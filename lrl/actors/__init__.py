@@ -1,0 +1,1 @@
+"""Where experience is born: actors, their exploration, and the manager that keeps them alive."""

@@ -1,0 +1,171 @@
+"""The actor: the one loop in which experience is made, whatever the mode."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lrl.actors.exploration import Exploration
+from lrl.actors.slot import ActorSlot
+from lrl.envs import StreamEnvs
+from lrl.types import RowKind, Rows
+
+
+class BehaviourPolicy(Protocol):
+    """What an actor asks for action values; it may sit in the process or behind a server."""
+
+    def __call__(self, observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
+        """Return action values `[environments, actions]` and the policy version that gave them."""
+        ...
+
+
+class Sink(Protocol):
+    """Where an actor's rows go: the replay buffer itself, or a ring of chunks."""
+
+    def put(self, rows: Rows) -> None:
+        """Take rows, copying them. May block while the receiver has no room."""
+        ...
+
+    def put_episode(self, episode_return: float, length: int) -> None:
+        """Take the raw return and the length in environment steps of a finished episode."""
+        ...
+
+
+class Actor:
+    """Step a vector of environments with a behaviour policy and hand every row to a sink.
+
+    Created by the actor process, or by the learner in synchronous mode. It never asks which.
+
+    Args:
+        envs: Vector environment in NEXT_STEP mode: the step after an episode's end resets.
+        policy: Behaviour policy.
+        exploration: Chooses actions from the policy's values.
+        sink: Receives rows and finished episodes.
+        slot: The actor's place in the run; decides seeds, streams and exploration.
+        reward_clip: Rewards are clipped to [-c, c] in the rows; statistics stay raw.
+        env_steps_offset: Environment steps of the whole run before this actor began.
+    """
+
+    def __init__(
+        self,
+        envs: StreamEnvs,
+        policy: BehaviourPolicy,
+        exploration: Exploration,
+        sink: Sink,
+        slot: ActorSlot,
+        reward_clip: float | None = None,
+        env_steps_offset: int = 0,
+    ) -> None:
+        self.envs = envs
+        self.policy = policy
+        self.exploration = exploration
+        self.sink = sink
+        self.slot = slot
+        self.reward_clip = reward_clip
+        self.env_steps_offset = env_steps_offset
+        self.env_steps = 0
+        self.policy_version = -1
+        self.rng = slot.generator()
+        self._streams = slot.streams
+        self._environments = slot.environments
+        self._return = np.zeros(envs.num_envs)
+        self._length = np.zeros(envs.num_envs, dtype=np.int64)
+        self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
+        self._observation: npt.NDArray | None = None
+
+    def begin(self) -> None:
+        """Reset the environments and send the first frames."""
+        self._observation = self.envs.reset(self.slot.env_seeds())
+        if self.slot.incarnation > 0:
+            frames = np.zeros_like(self._newest_frame(self._observation))
+            self.sink.put(_unacted(RowKind.GAP, self._streams, frames))
+        self._put_prefix(np.ones(self.envs.num_envs, dtype=np.bool_))
+
+    def step(self) -> int:
+        """Step every environment once; return the number of environment steps made.
+
+        An environment whose episode ended in the step before is reset by this one instead: its
+        row is the BOUNDARY that holds the final observation, and no environment step is counted.
+        """
+        if self._observation is None:
+            self.begin()
+        observation = self._observation
+        assert observation is not None
+        q, self.policy_version = self.policy(observation)
+        action = self.exploration.select(q, self.epsilons(), self.rng)
+        step = self.envs.step(action)
+        acted = ~self._ended
+        reward = step.reward if self.reward_clip is None else self._clip(step.reward)
+        self.sink.put(
+            Rows(
+                stream=self._streams,
+                kind=np.where(acted, RowKind.STEP, RowKind.BOUNDARY).astype(np.uint8),
+                frame=self._newest_frame(observation),
+                action=action,
+                reward=reward.astype(np.float32),
+                terminated=step.terminated | step.life_lost,
+                truncated=step.truncated,
+                policy_version=np.full(len(action), self.policy_version, dtype=np.int64),
+            )
+        )
+        was_reset = self._ended
+        self._ended = step.terminated | step.truncated
+        self._observation = step.observation
+        if was_reset.any():
+            self._put_prefix(was_reset)
+        self._count_episodes(step.reward, acted)
+        made = int(acted.sum())
+        self.env_steps += made
+        return made
+
+    def epsilons(self) -> npt.NDArray[np.float64]:
+        """Return the current epsilon of each environment.
+
+        An actor counts its own steps and takes all others to be as fast as itself.
+        """
+        others = self.slot.total_environments // self.envs.num_envs
+        env_steps = self.env_steps_offset + self.env_steps * others
+        return self.exploration.epsilons(
+            env_steps, self._environments, self.slot.total_environments
+        )
+
+    def _clip(self, reward: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        assert self.reward_clip is not None
+        return np.clip(reward, -self.reward_clip, self.reward_clip)
+
+    def _newest_frame(self, observation: npt.NDArray) -> npt.NDArray:
+        return observation[:, -1] if self.envs.spec.frame_stack > 1 else observation
+
+    def _put_prefix(self, chosen: npt.NDArray[np.bool_]) -> None:
+        """Send the earlier frames of first stacks, oldest first."""
+        assert self._observation is not None
+        streams = self._streams[chosen]
+        for index in range(self.envs.spec.frame_stack - 1):
+            frames = self._observation[chosen, index]
+            self.sink.put(_unacted(RowKind.PREFIX, streams, frames))
+
+    def _count_episodes(
+        self, reward: npt.NDArray[np.float64], acted: npt.NDArray[np.bool_]
+    ) -> None:
+        self._return += reward
+        self._length += acted
+        for index in np.flatnonzero(self._ended):
+            self.sink.put_episode(float(self._return[index]), int(self._length[index]))
+            self._return[index] = 0.0
+            self._length[index] = 0
+
+
+def _unacted(kind: RowKind, streams: npt.NDArray[np.int32], frames: npt.NDArray) -> Rows:
+    count = len(streams)
+    return Rows(
+        stream=streams,
+        kind=np.full(count, kind, dtype=np.uint8),
+        frame=frames,
+        action=np.zeros(count, dtype=np.int32),
+        reward=np.zeros(count, dtype=np.float32),
+        terminated=np.zeros(count, dtype=np.bool_),
+        truncated=np.zeros(count, dtype=np.bool_),
+        policy_version=np.zeros(count, dtype=np.int64),
+    )

@@ -1,0 +1,50 @@
+"""Configuration of the actors (YAML: `data.actors`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lrl.types import ConfigError
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """How many actors run, where, and what happens when one fails."""
+
+    num_actors: int = 2
+    """Actor processes per rank; 0 steps the environments inside the learner (synchronous mode)."""
+    envs_per_actor: int = 8
+    """Environments stepped together by each actor."""
+    on_failure: Literal["restart", "fail"] = "restart"
+    """What to do when an actor dies or hangs: start it again, or end the run."""
+    max_restarts: int = 5
+    """Restarts of one actor within any 60 seconds before the run ends."""
+    timeout_seconds: float = 60.0
+    """An actor that makes no progress for so long is killed; start-up may take twice as long."""
+    start_method: Literal["auto", "forkserver", "spawn"] = "auto"
+    """How processes start; `auto` is forkserver where the system has it, else spawn."""
+    chunk_rows: int = 64
+    """Rows an actor collects before it sends them; a chunk older than 0.25 s goes out anyway."""
+    chunks_per_actor: int = 4
+    """Chunks in an actor's ring; the actor waits when all are full."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name, minimum in (
+            ("num_actors", 0),
+            ("envs_per_actor", 1),
+            ("max_restarts", 0),
+            ("chunk_rows", 1),
+            ("chunks_per_actor", 2),
+        ):
+            value = getattr(self, name)
+            if value < minimum:
+                raise ConfigError(f"actors.{name} must be at least {minimum}, got {value}")
+        if self.timeout_seconds <= 0:
+            raise ConfigError(f"actors.timeout_seconds must be above 0, got {self.timeout_seconds}")
+        if self.start_method not in ("auto", "forkserver", "spawn"):
+            raise ConfigError(
+                f"actors.start_method {self.start_method!r} is not supported (threads of torch and "
+                "ALE do not survive a fork); use 'auto', 'forkserver' or 'spawn'"
+            )

@@ -1,0 +1,74 @@
+"""The local behaviour policy: a copy of the online network inside the acting process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size
+from lrl.transport import WeightStore
+
+
+class NetworkPolicy:
+    """Action values from a network of this process, which someone else trains.
+
+    Used by the synchronous mode and by evaluation; `version` is whatever the caller sets.
+    """
+
+    def __init__(self, network: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.network = network
+        self.device = torch.device(device)
+        self.version = 0
+
+    def __call__(self, observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
+        """Return action values and the version."""
+        with torch.inference_mode():
+            tensor = torch.from_numpy(observation).to(self.device)
+            q = self.network.q_values(tensor)  # pyright: ignore[reportCallIssue]
+            return q.float().cpu().numpy(), self.version
+
+
+class SubscribedPolicy:
+    """A copy of the online network that takes new weights from the weight store before acting.
+
+    Runs in the actor process. Never blocks: a forward uses the newest version published before
+    it began.
+    """
+
+    def __init__(self, network: QNetwork, store: WeightStore) -> None:
+        self.policy = NetworkPolicy(network.requires_grad_(False))
+        self.store = store
+        self.version = -1
+        self._vector = torch.empty(vector_size(network), dtype=torch.float32)
+
+    def __call__(self, observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
+        """Return action values and the policy version that gave them."""
+        if self.store.version != self.version:
+            self.refresh()
+        return self.policy(observation)
+
+    def refresh(self) -> None:
+        """Take the newest weights, if there are newer ones."""
+        version = self.store.read(self._vector.numpy(), newer_than=self.version)
+        if version is not None:
+            read_vector(self.policy.network, self._vector)
+            self.version = self.policy.version = version
+
+
+@dataclass(frozen=True)
+class LocalPolicyFactory:
+    """Builds the behaviour policy inside the actor process; picklable."""
+
+    recipe: NetworkRecipe
+    store: WeightStore
+
+    def build(self) -> SubscribedPolicy:
+        """Build the network on one thread and take the current weights."""
+        torch.set_num_threads(1)
+        policy = SubscribedPolicy(self.recipe.build(), self.store)
+        policy.refresh()
+        return policy

@@ -1,0 +1,67 @@
+"""An actor's place in the run: which environments, streams, and seeds are its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+TRAINING_SEED_FLOOR = 2**24
+"""Environment seeds of training lie at or above this, those of evaluation below."""
+
+
+@dataclass(frozen=True)
+class ActorSlot:
+    """Where one actor stands among all actors of all ranks.
+
+    Attributes:
+        seed: The run's seed.
+        rank: Learner process this actor belongs to, of `world_size`.
+        world_size: Number of learner processes.
+        actor: Index of the actor on its rank, of `num_actors`.
+        num_actors: Actors per rank; the synchronous mode counts as one.
+        envs_per_actor: Environments of each actor.
+        incarnation: 0 at first, one more with every restart.
+    """
+
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    actor: int = 0
+    num_actors: int = 1
+    envs_per_actor: int = 1
+    incarnation: int = 0
+
+    @property
+    def streams(self) -> npt.NDArray[np.int32]:
+        """Stream numbers of this actor's environments, unique on its rank."""
+        return np.arange(self.envs_per_actor, dtype=np.int32) + self.actor * self.envs_per_actor
+
+    @property
+    def environments(self) -> npt.NDArray[np.int64]:
+        """Indices of this actor's environments among those of all ranks, for exploration."""
+        offset = (self.rank * self.num_actors + self.actor) * self.envs_per_actor
+        return np.arange(self.envs_per_actor, dtype=np.int64) + offset
+
+    @property
+    def total_environments(self) -> int:
+        """Number of environments of all ranks."""
+        return self.world_size * self.num_actors * self.envs_per_actor
+
+    def restarted(self) -> ActorSlot:
+        """Return the slot's next incarnation."""
+        return replace(self, incarnation=self.incarnation + 1)
+
+    def _sequence(self) -> np.random.SeedSequence:
+        return np.random.SeedSequence([self.seed, self.rank, self.actor, self.incarnation])
+
+    def env_seeds(self) -> list[int]:
+        """Return one seed per environment: distinct, and never one that evaluation uses."""
+        words = self._sequence().spawn(1)[0].generate_state(self.envs_per_actor, np.uint32)
+        span = 2**31 - TRAINING_SEED_FLOOR
+        return [TRAINING_SEED_FLOOR + int(word) % span for word in words]
+
+    def generator(self) -> np.random.Generator:
+        """Return the generator of this actor's exploration."""
+        return np.random.default_rng(self._sequence())

@@ -1,0 +1,21 @@
+"""What flows back: weights, priorities, evaluation, checkpoints, metrics."""
+
+from lrl.callbacks.actor_learner import ActorLearnerCallback
+from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lrl.callbacks.evaluation import PeriodicEvaluation
+from lrl.callbacks.progress import RLProgressBar
+from lrl.callbacks.summary import RunSummary
+from lrl.callbacks.throughput import Throughput
+from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
+
+__all__ = [
+    "ActorLearnerCallback",
+    "BestCheckpoint",
+    "LastCheckpoint",
+    "PeriodicEvaluation",
+    "PriorityUpdate",
+    "RLProgressBar",
+    "RunSummary",
+    "Throughput",
+    "WeightSync",
+]

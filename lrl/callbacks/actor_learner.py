@@ -1,0 +1,132 @@
+"""The one callback of a run: weight sync, metrics, evaluation and checkpoints in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+
+from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lrl.callbacks.evaluation import PeriodicEvaluation
+from lrl.callbacks.summary import RunSummary
+from lrl.callbacks.throughput import Throughput
+from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
+from lrl.interrupt import interrupt
+
+
+class ActorLearnerCallback(Checkpoint):
+    """Connect the learner with its actors: one line in a YAML or a script.
+
+    Order within a learner step: drain and optimise (dataset and module), sync weights, log,
+    evaluate and keep the best, then save `last`. The parts also work alone.
+
+    It is a Lightning `Checkpoint` with `best_model_path`, so the Trainer adds none of its own and
+    `ckpt_path="best"` finds the best weights. Where the Trainer has no integer
+    `limit_train_batches`, an epoch becomes as long as the evaluation interval (or 1000 steps).
+
+    Args:
+        sync_period_learner_steps: Learner steps between two versions of the actors' weights.
+        eval_interval_learner_steps: Learner steps between evaluations; 0 turns them off.
+        save_interval_learner_steps: Learner steps between saves of `last.ckpt`; 0 saves at the
+            end only.
+        monitor: Evaluation metric whose maximum is kept as `best.ckpt`.
+    """
+
+    syncs_weights = True
+
+    def __init__(
+        self,
+        sync_period_learner_steps: int = 100,
+        eval_interval_learner_steps: int = 5000,
+        save_interval_learner_steps: int = 10_000,
+        monitor: str = "eval/return_mean",
+    ) -> None:
+        self.weight_sync = WeightSync(sync_period_learner_steps)
+        self.throughput = Throughput(self.weight_sync)
+        self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
+        self.best = BestCheckpoint(monitor)
+        self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_due)
+        self.summary = RunSummary(self.best)
+        self.parts: list[L.Callback] = [
+            PriorityUpdate(),
+            self.weight_sync,
+            self.throughput,
+            self.evaluation,
+            self.best,
+            self.last,
+            self.summary,
+        ]
+
+    @property
+    def best_model_path(self) -> str:
+        """Path of the best checkpoint, empty before the first evaluation."""
+        return self.best.best_model_path
+
+    @property
+    def best_model_score(self) -> float:
+        """Score of the best checkpoint."""
+        return self.best.best_model_score
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Prepare the parts, and take over Ctrl-C."""
+        for part in self.parts:
+            part.setup(trainer, pl_module, stage)
+        if stage == "fit":
+            if not isinstance(trainer.limit_train_batches, int):
+                trainer.limit_train_batches = self.evaluation.interval_learner_steps or 1000
+            interrupt.install()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forward to the parts."""
+        for part in self.parts:
+            part.on_train_start(trainer, pl_module)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Forward to the part that times the optimisation."""
+        self.throughput.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Forward to the parts, in order."""
+        for part in self.parts:
+            part.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forward to the parts, in order."""
+        for part in self.parts:
+            part.on_validation_end(trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save the last checkpoint."""
+        self.last.on_train_end(trainer, pl_module)
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Save what can be saved, stop the actors."""
+        interrupt.uninstall()
+        for part in self.parts:
+            part.on_exception(trainer, pl_module, exception)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Give Ctrl-C back and write the summary."""
+        interrupt.uninstall()
+        for part in self.parts:
+            part.teardown(trainer, pl_module, stage)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best score."""
+        return self.best.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the best score of the run that is resumed."""
+        self.best.load_state_dict(state_dict)

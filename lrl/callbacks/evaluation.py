@@ -1,0 +1,51 @@
+"""When to evaluate, and the rows that evaluation writes."""
+
+from __future__ import annotations
+
+import lightning as L
+
+from lrl.callbacks.logging import log_metrics
+from lrl.types import ConfigError
+
+
+class PeriodicEvaluation(L.Callback):
+    """Run Lightning's validation loop every so many learner steps.
+
+    Args:
+        interval_learner_steps: Learner steps between evaluations; 0 turns them off.
+    """
+
+    def __init__(self, interval_learner_steps: int = 5000) -> None:
+        if interval_learner_steps < 0:
+            raise ConfigError(
+                f"eval_interval_learner_steps must be at least 0 (0: never), got "
+                f"{interval_learner_steps}"
+            )
+        self.interval_learner_steps = interval_learner_steps
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Set the Trainer's schedule; an untrained network plays no sanity episodes."""
+        if stage != "fit":
+            return
+        trainer.num_sanity_val_steps = 0
+        if self.interval_learner_steps == 0:
+            trainer.limit_val_batches = 0
+            return
+        batches = self.interval_learner_steps * trainer.accumulate_grad_batches
+        trainer.val_check_interval = batches
+        trainer.check_val_every_n_epoch = None
+
+    def is_due(self, trainer: L.Trainer) -> bool:
+        """Return whether this learner step ends with an evaluation."""
+        interval = self.interval_learner_steps
+        return interval > 0 and trainer.global_step % interval == 0
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the evaluation at the learner step it belongs to."""
+        if trainer.state.fn == "fit":
+            metrics = {
+                name: float(value)
+                for name, value in trainer.callback_metrics.items()
+                if name.startswith("eval/")
+            }
+            log_metrics(trainer, metrics)

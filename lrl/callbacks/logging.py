@@ -1,0 +1,21 @@
+"""One way to write metrics: at the learner step, to every logger, never ending the run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import lightning as L
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+_log = logging.getLogger(__name__)
+
+
+@rank_zero_only
+def log_metrics(trainer: L.Trainer, metrics: Mapping[str, float]) -> None:
+    """Write metrics at `global_step`; a logger that fails is reported and skipped."""
+    for logger in trainer.loggers:
+        try:
+            logger.log_metrics(dict(metrics), step=trainer.global_step)
+        except Exception:
+            _log.exception("%s could not log; training goes on", type(logger).__name__)

@@ -1,0 +1,125 @@
+"""A progress bar made for reinforcement learning."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import ProgressBar
+from tqdm import tqdm
+
+from lrl.callbacks.actor_learner import ActorLearnerCallback
+from lrl.types import ConfigError
+
+
+class RLProgressBar(ProgressBar):
+    """One line: learner steps with ETA, speed, returns, epsilon, replay, and what is waited for.
+
+    Every number is one the host already has; nothing waits for the device. Without a terminal a
+    line is printed at every `refresh_seconds` instead.
+
+    Args:
+        refresh_seconds: Seconds between refreshes on a terminal; ten times as long elsewhere.
+    """
+
+    def __init__(self, refresh_seconds: float = 0.5) -> None:
+        super().__init__()
+        if refresh_seconds <= 0:
+            raise ConfigError(f"refresh_seconds must be above 0, got {refresh_seconds}")
+        self.refresh_seconds = refresh_seconds
+        self._enabled = True
+        self._bar: tqdm | None = None
+        self._metrics: ActorLearnerCallback | None = None
+        self._shown_at = 0.0
+
+    def disable(self) -> None:
+        """Show nothing (Lightning calls this on all ranks but the first)."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Show the bar."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Open the bar."""
+        if not self._enabled:
+            return
+        self._metrics = next(
+            (c for c in trainer.callbacks if isinstance(c, ActorLearnerCallback)),  # pyright: ignore
+            None,
+        )
+        terminal = sys.stderr.isatty()
+        self._interval = self.refresh_seconds * (1 if terminal else 10)
+        self._bar = tqdm(
+            total=trainer.max_steps if trainer.max_steps > 0 else None,
+            initial=trainer.global_step,
+            unit="step",
+            desc="learning",
+            dynamic_ncols=terminal,
+            mininterval=self._interval,
+            maxinterval=self._interval * 2,
+            bar_format="{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}",
+        )
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Refresh, if it is time."""
+        now = time.monotonic()
+        if self._bar is None or now - self._shown_at < self._interval:
+            return
+        self._shown_at = now
+        self._bar.set_postfix_str(self.text(trainer), refresh=False)
+        self._bar.update(trainer.global_step - self._bar.n)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Close the bar at its final state."""
+        self._close(trainer)
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Close the bar."""
+        self._close(trainer)
+
+    def text(self, trainer: L.Trainer) -> str:
+        """Return what follows the step count."""
+        latest = self._metrics.throughput.latest if self._metrics else {}
+        evaluation = trainer.callback_metrics.get("eval/return_mean")
+        dataset = trainer.datamodule.dataset  # pyright: ignore[reportAttributeAccessIssue]
+        parts = [
+            f"{dataset.env_steps:,} env steps",
+            f"{latest.get('speed/env_steps_per_second', 0.0):,.0f}/s",
+            f"rollout {latest['rollout/return_mean']:.1f}"
+            if "rollout/return_mean" in latest
+            else "",
+            f"eval {float(evaluation):.1f}" if evaluation is not None else "",
+            f"eps {latest['train/epsilon']:.3f}" if "train/epsilon" in latest else "",
+            f"replay {dataset.replay.fill:.0%}",
+            _waiting_for(latest),
+        ]
+        return " | ".join(part for part in parts if part)
+
+    def _close(self, trainer: L.Trainer) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str(self.text(trainer), refresh=False)
+            self._bar.update(trainer.global_step - self._bar.n)
+            self._bar.close()
+            self._bar = None
+
+
+def _waiting_for(latest: dict[str, float]) -> str:
+    learner = latest.get("speed/learner_wait_fraction", 0.0)
+    actors = latest.get("speed/actor_wait_fraction", 0.0)
+    if max(learner, actors) < 0.1:
+        return ""
+    if learner > actors:
+        return f"learner waits {learner:.0%}"
+    return f"actors wait {actors:.0%}"

@@ -1,0 +1,118 @@
+"""What a run leaves behind when it ends: `summary.json` and the table of actors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from lrl.actors.manager import ActorStatistics
+from lrl.callbacks.checkpoints import BestCheckpoint
+
+_log = logging.getLogger(__name__)
+
+
+class RunSummary(L.Callback):
+    """Write `summary.json` to the run's folder, and log the table of actors.
+
+    Rates are over the whole run, warm-up and evaluation included.
+
+    Args:
+        best: Asked for the best score.
+    """
+
+    def __init__(self, best: BestCheckpoint) -> None:
+        self.best = best
+        self._started = 0.0
+        self._folder: Path | None = None
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Start the run's clock."""
+        if stage == "fit":
+            self._started = time.monotonic()
+            self._folder = Path(trainer.log_dir or trainer.default_root_dir)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Write the summary of a finished run."""
+        if stage == "fit":
+            self.write(trainer, "finished")
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop the actors and write the summary of a run that ended early."""
+        datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if datamodule is not None:
+            datamodule.close()
+        self.write(trainer, f"ended by {type(exception).__name__}")
+
+    @rank_zero_only
+    def write(self, trainer: L.Trainer, outcome: str) -> None:
+        """Write the file and the table, if training ever began."""
+        datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        dataset = datamodule and datamodule.dataset
+        if self._folder is None or not dataset or dataset.source is None:
+            return
+        seconds = time.monotonic() - self._started
+        actors: list[ActorStatistics] = dataset.source.statistics()
+        session_env_steps = dataset.env_steps - dataset.env_steps_offset
+        summary = {
+            "outcome": outcome,
+            "seconds": seconds,
+            "learner_steps": trainer.global_step,
+            "env_steps": dataset.env_steps,
+            "frames": dataset.env_steps * datamodule.env_spec.frame_skip,
+            "episodes": dataset.episodes,
+            "env_steps_per_second": session_env_steps / seconds,
+            "learner_steps_per_second": dataset.session_learner_steps / seconds,
+            "samples_per_insert": dataset.limiter.samples_per_insert,
+            "best_return_mean": self.best.best_model_score if self.best.best_model_path else None,
+            "best_model_path": self.best.best_model_path or None,
+            "actors": [
+                {**asdict(actor), "env_steps_per_second": actor.env_steps_per_second}
+                for actor in actors
+            ],
+            "protocol": {
+                "environment": asdict(datamodule.env),
+                "evaluation": asdict(datamodule.evaluation),
+                "seed": datamodule.seed,
+            },
+            "versions": _versions(),
+            "hardware": {"machine": platform.machine(), "torch_threads": torch.get_num_threads()},
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(summary, indent=2, default=str)
+        (self._folder / "summary.json").write_text(text + "\n")
+        _log.info("%s", actor_table(actors))
+
+
+def actor_table(actors: Sequence[ActorStatistics]) -> str:
+    """Return the actors' statistics as a table of text."""
+    lines = ["actor   env_steps  env_steps/s   seconds  waiting  restarts"]
+    for actor in actors:
+        waiting = actor.wait_seconds / actor.seconds if actor.seconds else 0.0
+        lines.append(
+            f"{actor.actor:5d}  {actor.env_steps:10d}  {actor.env_steps_per_second:11.0f}"
+            f"  {actor.seconds:8.1f}  {waiting:6.0%}  {actor.restarts:8d}"
+        )
+    return "\n".join(lines)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions

@@ -1,0 +1,138 @@
+"""Metrics of acting, learning and the machinery between them (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+import torch
+
+from lrl.callbacks.logging import log_metrics
+from lrl.callbacks.weight_sync import WeightSync
+from lrl.learner.dataset import ReplayDataset
+from lrl.learner.sources import mean
+
+
+class Throughput(L.Callback):
+    """Write all metrics every `log_every_n_steps` learner steps, and touch nothing in between.
+
+    Counts are sums over ranks; everything else is of rank 0.
+
+    Args:
+        weight_sync: Asked for the published version.
+    """
+
+    def __init__(self, weight_sync: WeightSync | None = None) -> None:
+        self.weight_sync = weight_sync
+        self.latest: dict[str, float] = {}
+        self._optimise_seconds = 0.0
+        self._batch_started = 0.0
+        self._last: dict[str, float] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begin counting."""
+        self._last = self._totals(trainer, _dataset(trainer))
+        self._optimise_seconds = 0.0
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Start the optimisation's clock."""
+        self._batch_started = time.perf_counter()
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Log, if this learner step is one that is logged."""
+        self._optimise_seconds += time.perf_counter() - self._batch_started
+        step = trainer.global_step
+        stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if stepped and step % max(trainer.log_every_n_steps, 1) == 0:
+            self.latest = self._collect(trainer, pl_module)
+            log_metrics(trainer, self.latest)
+
+    def _collect(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, float]:
+        dataset = _dataset(trainer)
+        source = dataset.source
+        assert source is not None
+        metrics = {name: float(value) for name, value in pl_module.statistics.items()}
+        metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
+        metrics["train/epsilon"] = _epsilon_mean(trainer, dataset)
+        counts = torch.tensor(
+            [
+                dataset.env_steps,
+                dataset.episodes,
+                source.rows_received,
+                source.rows_dropped,
+                source.actor_restarts,
+            ],
+            dtype=torch.float64,
+            device=pl_module.device,
+        )
+        counts = trainer.strategy.reduce(counts, reduce_op="sum")
+        env_steps, episodes, received, dropped, restarts = counts.tolist()  # pyright: ignore
+        metrics["count/env_steps"] = env_steps
+        metrics["count/frames"] = env_steps * trainer.datamodule.env_spec.frame_skip  # pyright: ignore
+        metrics["count/learner_steps"] = float(trainer.global_step)
+        metrics["count/rows_received"] = received
+        metrics["count/rows_dropped"] = dropped
+        metrics["count/actor_restarts"] = restarts
+        metrics["rollout/episodes"] = episodes
+        if source.rollout.returns:
+            metrics["rollout/return_mean"] = mean(source.rollout.returns)
+            metrics["rollout/length_mean"] = mean(source.rollout.lengths)
+        metrics["replay/size"] = float(len(dataset.replay))
+        metrics["transport/queue_fill"] = source.queue_fill
+        metrics["sync/policy_version"] = float(
+            self.weight_sync.policy_version if self.weight_sync else trainer.global_step
+        )
+        metrics["sync/policy_lag_mean"] = source.rollout.take_lag_mean()
+        metrics.update(self._speeds(trainer, dataset, env_steps))
+        return metrics
+
+    def _totals(self, trainer: L.Trainer, dataset: ReplayDataset) -> dict[str, float]:
+        statistics = dataset.source.statistics() if dataset.source else []
+        return {
+            "seconds": time.perf_counter(),
+            "learner_steps": float(trainer.global_step),
+            "env_steps": float(dataset.env_steps * trainer.world_size),
+            "wait": dataset.wait_seconds,
+            "sample": dataset.sample_seconds,
+            "actor_wait": sum(actor.wait_seconds for actor in statistics),
+            "actor_seconds": sum(actor.seconds for actor in statistics),
+        }
+
+    def _speeds(
+        self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
+    ) -> dict[str, float]:
+        now = self._totals(trainer, dataset)
+        now["env_steps"] = env_steps
+        delta = {name: now[name] - self._last[name] for name in now}
+        self._last = now
+        seconds = max(delta["seconds"], 1e-9)
+        steps = max(delta["learner_steps"], 1.0)
+        optimise, self._optimise_seconds = self._optimise_seconds, 0.0
+        return {
+            "speed/env_steps_per_second": delta["env_steps"] / seconds,
+            "speed/learner_steps_per_second": delta["learner_steps"] / seconds,
+            "speed/samples_per_insert": dataset.limiter.samples_per_insert,
+            "speed/learner_wait_fraction": delta["wait"] / seconds,
+            "speed/actor_wait_fraction": delta["actor_wait"] / max(delta["actor_seconds"], 1e-9),
+            "speed/optimise_ms": 1e3 * optimise / steps,
+            "speed/sample_ms": 1e3 * delta["sample"] / steps,
+        }
+
+
+def _dataset(trainer: L.Trainer) -> ReplayDataset:
+    return trainer.datamodule.dataset  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _epsilon_mean(trainer: L.Trainer, dataset: ReplayDataset) -> float:
+    datamodule = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+    return datamodule.epsilon_mean(dataset.env_steps * trainer.world_size)

@@ -1,0 +1,65 @@
+"""Weights to the actors, priorities to the replay buffer: what flows back from the learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+
+from lrl.types import ConfigError
+
+
+class WeightSync(L.Callback):
+    """Publish the online network to the actors.
+
+    The newest version wins: an actor takes it before its next step, and no backlog can form.
+
+    Args:
+        period_learner_steps: Learner steps between two versions.
+    """
+
+    syncs_weights = True
+
+    def __init__(self, period_learner_steps: int = 100) -> None:
+        if period_learner_steps < 1:
+            raise ConfigError(
+                "sync_period_learner_steps must be at least 1 (actors without weights learn "
+                f"nothing), got {period_learner_steps}"
+            )
+        self.period_learner_steps = period_learner_steps
+        self.policy_version = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note the version that actors start with."""
+        self.policy_version = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Publish when the period has passed."""
+        step = trainer.global_step
+        if step % self.period_learner_steps == 0 and step != self.policy_version:
+            datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+            datamodule.publish(pl_module.online, step)
+            self.policy_version = step
+
+
+class PriorityUpdate(L.Callback):
+    """Hand the priorities of every batch to the sampler (uniform sampling ignores them)."""
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Pass on the keys and priorities that `training_step` returned."""
+        datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        datamodule.dataset.update_priorities(outputs["keys"], outputs["priorities"])

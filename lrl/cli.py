@@ -1,0 +1,195 @@
+"""The command line: `lrl fit|validate|test --config x.yaml`, a LightningCLI."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from lrl.actors.manager import ActorError
+from lrl.callbacks import ActorLearnerCallback, RLProgressBar
+from lrl.learner import DQN, ReplayDataModule
+from lrl.types import ConfigError
+
+_SUBCOMMANDS = ("fit", "validate", "test")
+_CONFIG_ERROR, _INTERRUPTED, _TERMINATED = 2, 130, 143
+
+
+class Outcome(L.Callback):
+    """Remember why the Trainer ended early: it exits with 1 on Ctrl-C and 0 on SIGTERM."""
+
+    def __init__(self) -> None:
+        self.exception: BaseException | None = None
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Note the exception."""
+        self.exception = exception
+
+
+class SaveConfig(SaveConfigCallback):
+    """Save the full configuration beside the checkpoints, and give it to every logger, flattened."""
+
+    def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Log the configuration as `section.key` hyperparameters."""
+        config = flatten(self.config.as_dict())
+        for logger in trainer.loggers:
+            logger.log_hyperparams(config)
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested dicts to dotted keys; values that are no plain scalars become strings.
+
+    Example:
+        >>> flatten({"data": {"replay": {"n_step": 3}}, "shape": [4, 84]})
+        {'data.replay.n_step': 3, 'shape': '[4, 84]'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            plain = isinstance(value, (bool, int, float, str)) or value is None
+            flat[f"{prefix}{key}"] = value if plain else str(value)
+    return flat
+
+
+def versions(runs: Path, name: str) -> list[Path]:
+    """Return the folders of a run's versions, oldest first."""
+    folders = (runs / name).glob("version_*")
+    numbered = [f for f in folders if f.name.removeprefix("version_").isdigit()]
+    return sorted(numbered, key=lambda folder: int(folder.name.removeprefix("version_")))
+
+
+def resolve_checkpoint(path: str | None, runs: Path, name: str) -> str | None:
+    """Turn `best` and `last` into the newest such checkpoint of the runs of that name.
+
+    Raises:
+        ConfigError: There is none. Lightning would start afresh for `last`.
+    """
+    if path is None or path not in ("best", "last"):
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"--ckpt_path {path}: there is no such file")
+        return path
+    for folder in reversed(versions(runs, name)):
+        candidate = folder / "checkpoints" / f"{path}.ckpt"
+        if candidate.is_file():
+            return str(candidate)
+    raise ConfigError(
+        f"--ckpt_path {path}: no run in {runs / name} has checkpoints/{path}.ckpt; train one first, "
+        "or give the path of a checkpoint"
+    )
+
+
+class LrlCLI(LightningCLI):
+    """LightningCLI for `DQN` and `ReplayDataModule`, with lrl's callbacks always present."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        super().__init__(
+            DQN,
+            ReplayDataModule,
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={
+                "max_epochs": -1,
+                "enable_model_summary": False,
+                "callbacks": [outcome],
+            },
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            parser_kwargs={"description": "Train and evaluate value-based agents."},
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the asked-for subcommand alone: each parser takes a second to build."""
+        skipped = {
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
+            "validate": {"model", "dataloaders", "datamodule"},
+            "test": {"model", "dataloaders", "datamodule"},
+        }
+        asked = next((word for word in sys.argv[1:] if word in skipped), None)
+        return {asked: skipped[asked]} if asked else skipped
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add trainer, model and data; the environment's specification is not configured."""
+        parser.add_lightning_class_args(self.trainer_class, "trainer")
+        defaults = {k: v for k, v in self.trainer_defaults.items() if k != "callbacks"}
+        parser.set_defaults({f"trainer.{key}": value for key, value in defaults.items()})
+        parser.add_class_arguments(DQN, "model", skip={"env_spec"}, sub_configs=True)
+        parser.add_lightning_class_args(ReplayDataModule, "data")
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the run's name and folder and lrl's callbacks."""
+        parser.add_argument("--name", type=str, default="dqn", help="Name of the run.")
+        parser.add_argument(
+            "--runs", type=str, default="runs", help="Folder of all runs: RUNS/NAME/version_K."
+        )
+        parser.add_lightning_class_args(ActorLearnerCallback, "actor_learner")
+        parser.add_lightning_class_args(RLProgressBar, "progress")
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration alone: explicit settings win over a checkpoint's."""
+
+    def before_instantiate_classes(self) -> None:
+        """Choose the run's folder, and the checkpoint to start from."""
+        config = self.config[self.config["subcommand"]]
+        runs, name = Path(config["runs"]), config["name"]
+        config["ckpt_path"] = resolve_checkpoint(config["ckpt_path"], runs, name)
+        if config["trainer"]["logger"] is None and self.config["subcommand"] == "fit":
+            existing = versions(runs, name)
+            number = int(existing[-1].name.removeprefix("version_")) + 1 if existing else 0
+            where = {"save_dir": str(runs), "name": name, "version": f"version_{number}"}
+            module = "lightning.pytorch.loggers"
+            config["trainer"]["logger"] = [
+                {"class_path": f"{module}.TensorBoardLogger", "init_args": where},
+                {"class_path": f"{module}.CSVLogger", "init_args": where},
+            ]
+        elif config["trainer"]["logger"] is None:
+            config["trainer"]["logger"] = False
+        if config["trainer"]["enable_progress_bar"] is False:
+            config["progress"] = None
+
+    def after_fit(self) -> None:
+        """Say what was reached and what to do next."""
+        callback = next(c for c in self.trainer.callbacks if isinstance(c, ActorLearnerCallback))  # pyright: ignore
+        if not self.trainer.is_global_zero:
+            return
+        best, folder = callback.best_model_path, self.trainer.log_dir
+        path = best or callback.last.last_model_path
+        score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
+        print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
+        print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
+        print(f"  tensorboard --logdir {folder}")
+
+
+def run() -> int:
+    """Run the command line and return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("lrl").setLevel(logging.INFO)
+    outcome = Outcome()
+    try:
+        LrlCLI(outcome)
+    except ConfigError as error:
+        print(f"lrl: error: {error}", file=sys.stderr)
+        return _CONFIG_ERROR
+    except ActorError as error:
+        print(f"lrl: error: {error}", file=sys.stderr)
+        return 1
+    except (SystemExit, KeyboardInterrupt) as error:
+        if isinstance(outcome.exception or error, KeyboardInterrupt):
+            return _INTERRUPTED
+        if isinstance(outcome.exception, SIGTERMException):
+            return _TERMINATED
+        raise
+    return _TERMINATED if isinstance(outcome.exception, SIGTERMException) else 0

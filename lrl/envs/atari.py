@@ -1,0 +1,135 @@
+"""Atari 2600 games, preprocessed inside ale-py's C++ vector environment.
+
+What was measured of `ale_py.AtariVectorEnv` 0.12.1 and matters here: an action outside the space
+or a step in a forked child blocks for ever; the limit of frames does not count the no-op frames;
+`episodic_life` resets the game at a lost life and `life_loss_info` reports one as a termination,
+so both stay off and lives are compared here; every step returns arrays of its own; seeds above
+2**31 - 1 are refused; a seeded reset loads the game again, about 0.2 s an environment.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from ale_py import AtariVectorEnv, roms
+from gymnasium.vector import AutoresetMode
+
+from lrl.envs.config import ATARI_PREFIX, AtariConfig
+from lrl.envs.vector import EnvStep, StreamEnvs
+from lrl.types import ConfigError, EnvSpec
+
+_VERSION = "-v5"
+
+
+def game_of(env_id: str) -> str:
+    """Return the backend's name of a game.
+
+    Example:
+        >>> game_of("ALE/MsPacman-v5")
+        'ms_pacman'
+    """
+    games = {
+        ATARI_PREFIX + "".join(word.capitalize() for word in game.split("_")) + _VERSION: game
+        for game in roms.get_all_rom_ids()
+    }
+    env_id = env_id.rpartition(":")[2]
+    if env_id not in games:
+        nearest = difflib.get_close_matches(env_id, games, n=3, cutoff=0.0)
+        raise ConfigError(
+            f"env.id is {env_id!r}, which is none of ale-py's {len(games)} games. Nearest: "
+            f"{', '.join(nearest)}."
+        )
+    return games[env_id]
+
+
+class AtariEnvs(StreamEnvs):
+    """A vector of one Atari game.
+
+    Args:
+        env_id: `ALE/<Game>-v5`.
+        config: The protocol.
+        num_envs: Number of environments.
+        training: Report lost lives if the protocol says so; evaluation never does.
+        num_threads: Threads that step the emulators.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        config: AtariConfig,
+        num_envs: int,
+        *,
+        training: bool,
+        num_threads: int = 1,
+    ) -> None:
+        backend = _make_backend(game_of(env_id), config, num_envs, num_threads)
+        shape = backend.single_observation_space.shape
+        assert shape is not None
+        spec = EnvSpec(
+            observation_shape=shape,
+            observation_dtype="uint8",
+            num_actions=int(backend.single_action_space.n),
+            frame_stack=config.frame_stack,
+            frame_skip=config.frame_skip,
+        )
+        super().__init__(spec, num_envs)
+        self._backend: AtariVectorEnv | None = backend
+        self._report_life_loss = training and config.terminal_on_life_loss
+        self._lives = np.zeros(num_envs, np.int32)
+        self._pid = os.getpid()
+
+    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+        observation, info = self._checked_backend().reset(seed=np.array(seeds) % 2**31)
+        self._lives = info["lives"]
+        return observation
+
+    def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
+        observation, reward, terminated, truncated, info = self._checked_backend().step(actions)
+        life_lost = np.zeros(self.num_envs, np.bool_)
+        if self._report_life_loss:
+            life_lost = (info["lives"] < self._lives) & ~terminated & ~truncated
+        self._lives = info["lives"]
+        return EnvStep(observation, reward.astype(np.float64), terminated, truncated, life_lost)
+
+    def _close_envs(self) -> None:
+        if os.getpid() == self._pid:
+            self._backend = None  # its destructor ends the threads
+
+    def _checked_backend(self) -> AtariVectorEnv:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"These Atari environments were made in process {self._pid} and cannot be used in "
+                f"its forked child {os.getpid()}, which has none of their threads: make them in "
+                "the child, or start it with spawn or forkserver."
+            )
+        assert self._backend is not None
+        return self._backend
+
+
+def _make_backend(
+    game: str, config: AtariConfig, num_envs: int, num_threads: int
+) -> AtariVectorEnv:
+    return AtariVectorEnv(
+        game,
+        num_envs,
+        num_threads=num_threads,
+        max_num_frames_per_episode=config.max_frames_per_episode,
+        repeat_action_probability=config.repeat_action_probability,
+        full_action_space=config.full_action_space,
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+        img_height=config.image_height,
+        img_width=config.image_width,
+        grayscale=config.grayscale,
+        stack_num=config.frame_stack,
+        frameskip=config.frame_skip,
+        maxpool=config.max_pool,
+        noop_max=config.noop_max,
+        episodic_life=False,
+        life_loss_info=False,
+        reward_clipping=False,
+        use_fire_reset=config.fire_reset,
+    )

@@ -1,0 +1,141 @@
+"""Gymnasium environments as stream environments: single ones in a loop, or a native vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from lrl.envs.vector import EnvStep, StreamEnvs
+from lrl.types import ConfigError, EnvSpec
+
+
+def spec_from_spaces(
+    observation_space: Space, action_space: Space, name: str, frame_stack: int = 1
+) -> EnvSpec:
+    """Describe an environment by its spaces; refuse spaces that lrl cannot handle."""
+    if not isinstance(observation_space, Box) or observation_space.dtype.kind not in "fiub":
+        raise ConfigError(
+            f"{name} has the observation space {observation_space}, but only Box with real numbers "
+            "is supported: add a wrapper such as gymnasium.wrappers.FlattenObservation to "
+            "env.wrappers."
+        )
+    if not isinstance(action_space, Discrete):
+        raise ConfigError(
+            f"{name} has the action space {action_space}, but only Discrete is supported."
+        )
+    return EnvSpec(
+        observation_shape=observation_space.shape,
+        observation_dtype=_network_dtype(observation_space.dtype),
+        num_actions=int(action_space.n),
+        frame_stack=frame_stack,
+    )
+
+
+def _first_action(action_space: Space) -> int:
+    return int(action_space.start) if isinstance(action_space, Discrete) else 0
+
+
+def _network_dtype(dtype: np.dtype) -> str:
+    # float32 holds integers exactly up to 2**24
+    return "uint8" if dtype == np.uint8 else "float32"
+
+
+class SingleEnvs(StreamEnvs):
+    """Single Gymnasium environments, stepped one after the other in this process.
+
+    Like `gymnasium.vector.SyncVectorEnv` in NEXT_STEP mode, but faulty environments are named
+    and an observation is copied once.
+    """
+
+    def __init__(self, envs: Sequence[gymnasium.Env], frame_stack: int = 1) -> None:
+        env = envs[0]
+        name = env.spec.id if env.spec else str(env)
+        spec = spec_from_spaces(env.observation_space, env.action_space, name, frame_stack)
+        super().__init__(spec, len(envs))
+        self._envs = list(envs)
+        self._first_action = _first_action(env.action_space)
+
+    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+        observation = self._empty_observation()
+        for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
+            self._store(observation, index, env.reset(seed=seed)[0])
+        return observation
+
+    def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
+        observation = self._empty_observation()
+        reward = np.zeros(self.num_envs, np.float64)
+        terminated, truncated, life_lost = np.zeros((3, self.num_envs), np.bool_)
+        first = self._first_action
+        for index, env in enumerate(self._envs):
+            if ended[index]:
+                value = env.reset()[0]
+            else:
+                value, reward[index], terminated[index], truncated[index], _ = env.step(
+                    actions[index] + first
+                )
+            self._store(observation, index, value)
+        return EnvStep(observation, reward, terminated, truncated, life_lost)
+
+    def _close_envs(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _empty_observation(self) -> npt.NDArray[np.generic]:
+        return np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
+
+    def _store(self, observation: npt.NDArray[np.generic], index: int, value: object) -> None:
+        value = np.asarray(value)
+        dtype = self.spec.observation_dtype
+        if value.shape != self.spec.observation_shape or _network_dtype(value.dtype) != dtype:
+            raise ValueError(
+                f"Environment {index}: the observation was declared {dtype} "
+                f"{self.spec.observation_shape}, but came as {value.dtype} {value.shape}."
+            )
+        observation[index] = value
+
+
+class NativeVectorEnvs(StreamEnvs):
+    """An environment's own vector implementation (its `vector_entry_point`).
+
+    Its environments share one random generator, which is seeded from all seeds of a reset.
+    """
+
+    def __init__(self, envs: VectorEnv, name: str) -> None:
+        mode = envs.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.NEXT_STEP:
+            raise ConfigError(
+                f"The vector environment of {name} declares the autoreset mode {mode}, but only "
+                f"{AutoresetMode.NEXT_STEP} is supported: pass the mode in env.kwargs if it has "
+                "such an option, or add any wrapper to env.wrappers to step single environments."
+            )
+        observation_space, action_space = envs.single_observation_space, envs.single_action_space
+        super().__init__(spec_from_spaces(observation_space, action_space, name), envs.num_envs)
+        self._envs = envs
+        self._first_action = _first_action(action_space)
+
+    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+        seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
+        return self._converted(self._envs.reset(seed=seed)[0])
+
+    def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
+        observation, reward, terminated, truncated, _ = self._envs.step(
+            actions + self._first_action
+        )
+        return EnvStep(
+            self._converted(observation),
+            np.array(reward, np.float64),
+            np.array(terminated, np.bool_),
+            np.array(truncated, np.bool_),
+            np.zeros(self.num_envs, np.bool_),
+        )
+
+    def _close_envs(self) -> None:
+        self._envs.close()
+
+    def _converted(self, observation: npt.ArrayLike) -> npt.NDArray[np.generic]:
+        return np.array(observation, self.spec.observation_dtype)  # a copy: buffers may be reused

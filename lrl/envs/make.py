@@ -1,0 +1,125 @@
+"""From settings to environments."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import gymnasium
+from gymnasium.wrappers import FrameStackObservation
+
+from lrl.envs.config import EnvConfig, WrapperConfig
+from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
+from lrl.envs.vector import StreamEnvs
+from lrl.types import ConfigError, EnvSpec
+
+NATIVE_VECTOR_FROM = 8
+"""Environments from which a native vector is used. CartPole: 151 us a vector step natively and
+12 us in a loop with 1 environment, 94 and 92 us with 8, 141 and 273 us with 16."""
+
+
+def make_spec(config: EnvConfig) -> EnvSpec:
+    """Describe the environment by building one and closing it (0.2 s for Atari)."""
+    envs = make_envs(config, 1, training=False)
+    envs.close()
+    return envs.spec
+
+
+def make_envs(
+    config: EnvConfig, num_envs: int, *, training: bool, num_threads: int = 1
+) -> StreamEnvs:
+    """Build the environments that one actor or one evaluation steps together.
+
+    Args:
+        config: Which environment, and how it is preprocessed. Rewards come raw in any case.
+        num_envs: Number of environments.
+        training: Report lost lives if the settings say so, and use an environment's own vector
+            implementation where that is quicker. Evaluation does neither, so that every episode
+            depends on its own seed alone.
+        num_threads: Threads of an Atari vector. One suits an actor process, which has one core.
+    """
+    if num_envs < 1 or num_threads < 1:
+        raise ConfigError(
+            f"num_envs is {num_envs} and num_threads {num_threads}, but both must be at least 1."
+        )
+    if config.is_atari:
+        from lrl.envs.atari import AtariEnvs  # 0.4 s, and not every run needs it
+
+        return AtariEnvs(
+            config.id, config.atari, num_envs, training=training, num_threads=num_threads
+        )
+    name = _registered_name(config)
+    if _is_native_vector_better(config, name, num_envs, training):
+        return NativeVectorEnvs(_make_native(config, name, num_envs), config.id)
+    envs = [_make_single(config, name) for _ in range(num_envs)]
+    return SingleEnvs(envs, config.frame_stack)
+
+
+def _registered_name(config: EnvConfig) -> str:
+    """Import the module of an id `module:Name-v0`; return the name in Gymnasium's registry."""
+    module, _, name = config.id.rpartition(":")
+    try:
+        if module:
+            import_module(module)
+        gymnasium.spec(name)
+    except (ImportError, gymnasium.error.Error) as error:
+        raise ConfigError(
+            f"env.id is {config.id!r}, which cannot be made: {error} An environment outside "
+            "Gymnasium is written 'module:Name-v0', with the module that registers it."
+        ) from error
+    return name
+
+
+def _is_native_vector_better(config: EnvConfig, name: str, num_envs: int, training: bool) -> bool:
+    spec = gymnasium.spec(name)
+    if spec.vector_entry_point is None or spec.additional_wrappers:
+        return False
+    if config.wrappers or config.frame_stack > 1:
+        return False
+    return spec.entry_point is None or (training and num_envs >= NATIVE_VECTOR_FROM)
+
+
+def _make_native(config: EnvConfig, name: str, num_envs: int) -> gymnasium.vector.VectorEnv:
+    kwargs = dict(config.kwargs)
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    try:
+        return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    except (TypeError, gymnasium.error.Error) as error:
+        raise _cannot_make(config, error) from error
+
+
+def _make_single(config: EnvConfig, name: str) -> gymnasium.Env:
+    try:
+        env = gymnasium.make(
+            name,
+            max_episode_steps=config.max_episode_steps,
+            disable_env_checker=True,  # it warns, costs time, and StreamEnvs checks every step
+            **config.kwargs,
+        )
+    except (TypeError, gymnasium.error.Error) as error:
+        raise _cannot_make(config, error) from error
+    for index, wrapper in enumerate(config.wrappers):
+        env = _wrap(env, wrapper, f"env.wrappers[{index}]")
+    return FrameStackObservation(env, config.frame_stack) if config.frame_stack > 1 else env
+
+
+def _cannot_make(config: EnvConfig, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"env.id {config.id!r} with env.kwargs {config.kwargs} cannot be made: {error}"
+    )
+
+
+def _wrap(env: gymnasium.Env, wrapper: WrapperConfig, name: str) -> gymnasium.Env:
+    module, _, class_name = wrapper.path.rpartition(".")
+    try:
+        wrapper_class = getattr(import_module(module), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{name}.path is {wrapper.path!r}, which cannot be imported: {error}"
+        ) from error
+    if not (isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)):
+        raise ConfigError(f"{name}.path is {wrapper.path!r}, which is not a gymnasium.Wrapper.")
+    try:
+        return wrapper_class(env, **wrapper.kwargs)
+    except TypeError as error:
+        raise ConfigError(f"{name}.kwargs is {wrapper.kwargs}: {error}") from error

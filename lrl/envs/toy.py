@@ -1,0 +1,217 @@
+"""Small environments with a known best return, for tests and first steps.
+
+| id | what it needs | observation |
+| --- | --- | --- |
+| `lrl/Identity-v0` | the immediate reward only | one-hot float32 |
+| `lrl/Chain-v0` | bootstrapping over several steps | one-hot float32 |
+| `lrl/Catch-v0` | credit for early moves, images | uint8 image |
+| `lrl/Ledger-v0` | nothing to learn: every observation says where it is from | uint8 image |
+
+Every instance has an `optimal_return`: the undiscounted return of the best policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete
+
+
+def register_toys() -> None:
+    """Register the toy environments with Gymnasium; a second call does nothing."""
+    for toy in (Identity, Chain, Catch, Ledger):
+        toy_id = f"lrl/{toy.__name__}-v0"
+        if toy_id not in gymnasium.registry:
+            gymnasium.register(toy_id, entry_point=f"{__name__}:{toy.__name__}")
+
+
+class Identity(gymnasium.Env):
+    """Name the context that is shown: reward 1 for the matching action, else 0.
+
+    The next context is drawn evenly, whatever the action, so a discount of 0 suffices.
+
+    Args:
+        num_contexts: Contexts, and actions.
+        length: Environment steps of an episode; also the optimal return.
+        truncate: The end of an episode is a truncation, else a termination.
+    """
+
+    def __init__(self, num_contexts: int = 4, length: int = 10, truncate: bool = False) -> None:
+        self.observation_space = Box(0.0, 1.0, (num_contexts,), np.float32)
+        self.action_space = Discrete(num_contexts)
+        self.optimal_return = float(length)
+        self._num_contexts, self._length, self._truncate = num_contexts, length, truncate
+        self._context = self._time = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Show the first context."""
+        super().reset(seed=seed)
+        self._time = 0
+        return self._next_observation(), {}
+
+    def step(self, action: int):
+        """Reward the right name and show the next context."""
+        reward = float(action == self._context)
+        self._time += 1
+        end = self._time >= self._length
+        return (
+            self._next_observation(),
+            reward,
+            end and not self._truncate,
+            end and self._truncate,
+            {},
+        )
+
+    def _next_observation(self) -> npt.NDArray[np.float32]:
+        self._context = int(self.np_random.integers(self._num_contexts))
+        return _one_hot(self._context, self._num_contexts)
+
+
+class Chain(gymnasium.Env):
+    """Walk right (action 1) from the first place to the last; action 0 walks left.
+
+    A move costs 0.1, except the one that reaches the last place: it pays 1 and terminates. All
+    other rewards are equal, so a discount of 0 learns nothing but the last move.
+
+    Args:
+        length: Places; the optimal return is 1 - 0.1 * (length - 2).
+        max_moves: Moves after which an episode is truncated.
+    """
+
+    def __init__(self, length: int = 6, max_moves: int = 50) -> None:
+        self.observation_space = Box(0.0, 1.0, (length,), np.float32)
+        self.action_space = Discrete(2)
+        self.optimal_return = 1.0 - 0.1 * (length - 2)
+        self._length, self._max_moves = length, max_moves
+        self._place = self._time = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Go back to the first place."""
+        super().reset(seed=seed)
+        self._place = self._time = 0
+        return _one_hot(self._place, self._length), {}
+
+    def step(self, action: int):
+        """Walk one place; walking left from the first stays there."""
+        self._place = max(self._place + (1 if action == 1 else -1), 0)
+        self._time += 1
+        terminated = self._place == self._length - 1
+        truncated = self._time >= self._max_moves and not terminated
+        reward = 1.0 if terminated else -0.1
+        return _one_hot(self._place, self._length), reward, terminated, truncated, {}
+
+
+class Catch(gymnasium.Env):
+    """Catch a falling ball with a paddle (after Catch in bsuite, Osband et al. 2020).
+
+    The ball starts in a random column of the top row and falls one row a step. The paddle is in
+    the bottom row and starts in the middle; actions 0, 1, 2 move it left, leave it, move it right.
+    When the ball arrives, the episode terminates with reward 1 (caught) or -1.
+
+    Args:
+        rows: Height of the board in cells; an episode has rows - 1 steps.
+        columns: Width of the board in cells.
+        cell_pixels: Pixels along each side of a cell.
+        channel_axis: The image is `[1, height, width]`; without, `[height, width]`, which a frame
+            stack turns into `[frame_stack, height, width]`.
+    """
+
+    optimal_return = 1.0
+
+    def __init__(
+        self, rows: int = 10, columns: int = 5, cell_pixels: int = 1, channel_axis: bool = True
+    ) -> None:
+        shape = (rows * cell_pixels, columns * cell_pixels)
+        self.observation_space = Box(0, 255, (1, *shape) if channel_axis else shape, np.uint8)
+        self.action_space = Discrete(3)
+        self._rows, self._columns, self._cell_pixels = rows, columns, cell_pixels
+        self._ball_row = self._ball_column = self._paddle = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Drop a ball."""
+        super().reset(seed=seed)
+        self._ball_row, self._paddle = 0, self._columns // 2
+        self._ball_column = int(self.np_random.integers(self._columns))
+        return self._image(), {}
+
+    def step(self, action: int):
+        """Move the paddle, then let the ball fall one row."""
+        self._paddle = int(np.clip(self._paddle + action - 1, 0, self._columns - 1))
+        self._ball_row += 1
+        terminated = self._ball_row == self._rows - 1
+        reward = 0.0
+        if terminated:
+            reward = 1.0 if self._paddle == self._ball_column else -1.0
+        return self._image(), reward, terminated, False, {}
+
+    def _image(self) -> npt.NDArray[np.uint8]:
+        board = np.zeros((self._rows, self._columns), np.uint8)
+        board[self._ball_row, self._ball_column] = 255
+        board[-1, self._paddle] = 255
+        cell = np.ones((self._cell_pixels, self._cell_pixels), np.uint8)
+        return np.kron(board, cell).reshape(self.observation_space.shape)
+
+
+class Ledger(gymnasium.Env):
+    """Every observation says where it is from: instance, episode and step, for tests of streams.
+
+    A frame is uint8 `[3, 4]`: one row each for the instance (the seed of the last seeded reset,
+    modulo 2**32), the episode (0 for the seeded reset, then counting) and the step within the
+    episode, in base 256 with the highest digit first. `decode` reads it. Episodes end at random,
+    half of them by termination and half by truncation.
+
+    Args:
+        end_probability: Chance per step that the episode ends; its mean length is the inverse.
+        num_actions: Number of actions.
+    """
+
+    def __init__(self, end_probability: float = 0.1, num_actions: int = 3) -> None:
+        self.observation_space = Box(0, 255, (3, 4), np.uint8)
+        self.action_space = Discrete(num_actions)
+        self.optimal_return = float("nan")  # rewards are labels
+        self._end_probability = end_probability
+        self._instance = self._episode = self._time = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begin the next episode, or the first of an instance if there is a seed."""
+        super().reset(seed=seed)
+        self._episode += 1
+        if seed is not None:
+            self._instance, self._episode = seed % 2**32, 0
+        self._time = 0
+        return self._frame(), {}
+
+    def step(self, action: int):
+        """Count a step and end the episode at random."""
+        reward = self.reward(self._episode, self._time, int(action))
+        self._time += 1
+        ends = bool(self.np_random.random() < self._end_probability)
+        terminated = ends and bool(self.np_random.random() < 0.5)
+        return self._frame(), reward, terminated, ends and not terminated, {}
+
+    @staticmethod
+    def reward(episode: int, time: int, action: int) -> float:
+        """Reward of an action taken at a step of an episode, in -8 ... 8."""
+        return float((31 * episode + 7 * time + 3 * action) % 17 - 8)
+
+    @staticmethod
+    def decode(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """Read frames `[..., 3, 4]` as `[..., 3]`: instance, episode, step.
+
+        Example:
+            >>> Ledger.decode(np.array([[0, 0, 0, 7], [0, 0, 1, 2], [0, 0, 0, 0]], np.uint8))
+            array([  7, 258,   0])
+        """
+        return frame.astype(np.int64) @ np.array([256**3, 256**2, 256, 1])
+
+    def _frame(self) -> npt.NDArray[np.uint8]:
+        numbers = (self._instance, self._episode, self._time)
+        digits = [list(number.to_bytes(4, "big")) for number in numbers]
+        return np.array(digits, np.uint8)
+
+
+def _one_hot(index: int, size: int) -> npt.NDArray[np.float32]:
+    return np.eye(size, dtype=np.float32)[index]

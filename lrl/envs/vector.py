@@ -1,0 +1,153 @@
+"""What an actor steps: several environments at once, with one fixed autoreset rule.
+
+An environment that has just ended ignores its next action and answers with the first observation
+of the next episode and reward 0 (Gymnasium calls this NEXT_STEP). That ignored step is the
+boundary row of a stream (docs/architecture.md, "Streams").
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lrl.types import ConfigError, EnvSpec
+
+
+class EnvStep(NamedTuple):
+    """What the environments answered to one action each; all arrays are `[num_envs]`."""
+
+    observation: npt.NDArray[np.generic]
+    """`[num_envs, *observation_shape]`; never overwritten by a later step."""
+    reward: npt.NDArray[np.float64]
+    """Raw, never clipped."""
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    life_lost: npt.NDArray[np.bool_]
+    """The training target ends here although the episode goes on (a lost life in Atari)."""
+
+
+class StreamEnvs(ABC):
+    """Several environments in one process, stepped together and checked.
+
+    Created by `make_envs`, stepped by an actor or an evaluation. The checks around the abstract
+    methods make sure that no action outside the space reaches a backend and that nothing but
+    finite numbers of the declared shape comes back.
+
+    Args:
+        spec: Shape and type of observations, number of actions.
+        num_envs: Number of environments.
+    """
+
+    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs is {num_envs}, but must be at least 1.")
+        self.spec = spec
+        self.num_envs = num_envs
+        self._ended: npt.NDArray[np.bool_] | None = None  # None before the first reset
+        self._closed = False
+
+    @abstractmethod
+    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+        """Start a new episode everywhere and return the observations, as an array of its own."""
+
+    @abstractmethod
+    def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
+        """Step with valid actions, numbered from 0; environments that have ended reset instead."""
+
+    def _close_envs(self) -> None:  # noqa: B027 (optional)
+        """Release what the environments hold; called once."""
+
+    def reset(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+        """Start a new episode in every environment, from one seed (0 or more) for each."""
+        self._check_open()
+        seeds = [int(seed) for seed in seeds]
+        if len(seeds) != self.num_envs or min(seeds) < 0:
+            raise ValueError(
+                f"reset needs {self.num_envs} seeds of 0 or more, one per environment, not {seeds}."
+            )
+        observation = self._reset_envs(seeds)
+        self._check_observation(observation)
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        return observation
+
+    def step(self, actions: npt.ArrayLike) -> EnvStep:
+        """Step every environment once.
+
+        Where the previous step ended the episode, the action is ignored and the answer is the
+        first observation of the next episode with reward 0 and no flag.
+
+        Args:
+            actions: Integers `[num_envs]` in `0 ... spec.num_actions - 1`.
+
+        Raises:
+            ValueError: An action is not in the space, or an environment answered with something
+                that is not finite or not of the declared shape.
+        """
+        self._check_open()
+        if self._ended is None:
+            raise RuntimeError("step was called before the first reset.")
+        step = self._step_envs(self._checked_actions(actions), self._ended)
+        self._check_observation(step.observation)
+        self._check_answer(step)
+        self._ended = step.terminated | step.truncated
+        return step
+
+    def close(self) -> None:
+        """Release the environments; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._close_envs()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("These environments are closed.")
+
+    def _checked_actions(self, actions: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        actions = np.asarray(actions)
+        if actions.dtype.kind not in "iu" or actions.shape != (self.num_envs,):
+            raise ValueError(
+                f"actions must be integers of shape ({self.num_envs},), not {actions.dtype} of "
+                f"shape {actions.shape}."
+            )
+        outside = (actions < 0) | (actions >= self.spec.num_actions)
+        if outside.any():
+            index = int(outside.argmax())
+            raise ValueError(
+                f"Environment {index}: action {actions[index]} is not in the action space, "
+                f"0 ... {self.spec.num_actions - 1}."
+            )
+        return actions.astype(np.int64)
+
+    def _check_observation(self, observation: npt.NDArray[np.generic]) -> None:
+        expected = (self.num_envs, *self.spec.observation_shape)
+        if observation.shape != expected or observation.dtype != self.spec.observation_dtype:
+            raise ValueError(
+                f"Observations were declared {self.spec.observation_dtype} {expected}, but came as "
+                f"{observation.dtype} {observation.shape}."
+            )
+        if observation.dtype.kind == "f" and not np.isfinite(observation).all():
+            finite = np.isfinite(observation).reshape(self.num_envs, -1).all(axis=1)
+            index = int(finite.argmin())
+            raise ValueError(
+                f"Environment {index}: the observation is not finite: {observation[index]}."
+            )
+
+    def _check_answer(self, step: EnvStep) -> None:
+        finite = np.isfinite(step.reward)
+        if not finite.all():
+            index = int(finite.argmin())
+            raise ValueError(f"Environment {index}: the reward is {step.reward[index]}.")
+        ended = self._ended
+        if ended is not None and ended.any():
+            flagged = ended & (step.terminated | step.truncated)
+            if flagged.any():
+                raise ValueError(
+                    f"Environment {int(flagged.argmax())} ended in the very step that had to reset "
+                    "it: its autoreset mode is not NEXT_STEP."
+                )
+            step.reward[ended] = 0.0
+            step.life_lost[ended] = False

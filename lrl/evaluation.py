@@ -1,0 +1,122 @@
+"""Evaluation: seeded episodes on the raw reward, one code for training, `lrl validate` and `test`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lrl.actors.exploration import constant_epsilon
+from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.envs import EnvConfig, make_envs, make_spec
+from lrl.interrupt import interrupt
+from lrl.types import ConfigError
+
+VALIDATION_SEED = 0
+TEST_SEED = 2**20
+_MAX_ENVIRONMENTS = 32
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How policies are evaluated (YAML: `data.evaluation`)."""
+
+    episodes: int = 10
+    """Episodes of each evaluation during training, seeded 0, 1, 2, ... every time."""
+    test_episodes: int = 100
+    """Episodes of `lrl test`, with seeds that neither training nor validation uses."""
+    epsilon: float | None = None
+    """Probability of a random action; null is 0.001 for Atari and 0 elsewhere."""
+    max_frames_per_episode: int = 108_000
+    """Frames after which an episode is cut off and counted as it stands."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("episodes", "test_episodes", "max_frames_per_episode"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"evaluation.{name} must be at least 1, got {getattr(self, name)}"
+                )
+        if self.test_episodes > TRAINING_SEED_FLOOR - TEST_SEED or self.episodes > TEST_SEED:
+            raise ConfigError("evaluation.episodes must be below 2**20: seeds would overlap")
+        if self.epsilon is not None and not 0.0 <= self.epsilon <= 1.0:
+            raise ConfigError(f"evaluation.epsilon must be between 0 and 1, got {self.epsilon}")
+
+    def epsilon_for(self, env: EnvConfig) -> float:
+        """Return the epsilon used in an environment."""
+        if self.epsilon is not None:
+            return self.epsilon
+        return 0.001 if env.is_atari else 0.0
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Results of evaluated episodes, in the order of their seeds; all arrays are `[episodes]`."""
+
+    returns: npt.NDArray[np.float64]  # undiscounted, raw rewards
+    lengths: npt.NDArray[np.int64]  # environment steps
+    timed_out: npt.NDArray[np.bool_]  # cut off by max_frames_per_episode
+
+
+def run_episodes(
+    env: EnvConfig,
+    q_function: Callable[[npt.NDArray], npt.NDArray[np.float32]],
+    seeds: Sequence[int],
+    *,
+    epsilon: float,
+    max_frames: int,
+    check: Callable[[], object] = interrupt.check,
+) -> Episodes:
+    """Play one episode per seed and return their results.
+
+    Args:
+        env: Environment; built for evaluation, so rewards are raw and lives do not matter.
+        q_function: From observations to action values `[environments, actions]`.
+        seeds: One per episode; an episode depends on its seed alone.
+        epsilon: Probability of a random action.
+        max_frames: Frames after which an episode is cut off.
+        check: Called before every step; may raise to stop early.
+    """
+    parts = [
+        _run_group(
+            env, q_function, seeds[start : start + _MAX_ENVIRONMENTS], epsilon, max_frames, check
+        )
+        for start in range(0, len(seeds), _MAX_ENVIRONMENTS)
+    ]
+    return Episodes(
+        np.concatenate([part.returns for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.timed_out for part in parts]),
+    )
+
+
+def _run_group(
+    env: EnvConfig,
+    q_function: Callable[[npt.NDArray], npt.NDArray[np.float32]],
+    seeds: Sequence[int],
+    epsilon: float,
+    max_frames: int,
+    check: Callable[[], object],
+) -> Episodes:
+    count = len(seeds)
+    max_steps = max(1, max_frames // make_spec(env).frame_skip)
+    envs = make_envs(env, count, training=False)
+    exploration = constant_epsilon(epsilon)
+    epsilons = np.full(count, epsilon)
+    rng = np.random.default_rng(np.random.SeedSequence(list(seeds)))
+    returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
+    running = np.ones(count, dtype=np.bool_)
+    try:
+        observation = envs.reset(seeds)
+        while running.any() and lengths.max() < max_steps:
+            check()
+            step = envs.step(exploration.select(q_function(observation), epsilons, rng))
+            returns += np.where(running, step.reward, 0.0)
+            lengths += running
+            running &= ~(step.terminated | step.truncated)
+            observation = step.observation
+    finally:
+        envs.close()
+    return Episodes(returns, lengths, running)

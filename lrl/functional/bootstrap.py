@@ -1,0 +1,71 @@
+"""What to believe of the next observation: policies over next actions and one-step targets."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (the community's name)
+
+from lrl.functional._shapes import Float
+
+
+def greedy_policy(q: Float[Tensor, "batch actions"]) -> Float[Tensor, "batch actions"]:
+    """Put all probability on the action of the largest value (the first one, if they tie).
+
+    Example:
+        >>> greedy_policy(torch.tensor([[1.0, 3.0, 2.0], [5.0, 5.0, 0.0]]))
+        tensor([[0., 1., 0.],
+                [1., 0., 0.]])
+    """
+    return F.one_hot(q.argmax(dim=-1), q.shape[-1]).to(q.dtype)
+
+
+def td_target(
+    reward: Float[Tensor, " batch"],
+    discount: Float[Tensor, " batch"],
+    next_q: Float[Tensor, "batch actions"],
+    next_policy: Float[Tensor, "batch actions"],
+) -> Float[Tensor, " batch"]:
+    """Bootstrap with the value that a policy over next actions expects.
+
+    `discount` is final (gamma**m for an m-step transition, 0 where the episode terminated).
+    With the greedy policy of `next_q` itself this is Q-learning (Mnih et al. 2015, "Human-level
+    control", Algorithm 1); with the greedy policy of the online network it is Double DQN
+    (van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461, equation 4).
+
+    Example:
+        >>> next_q, online_q = torch.tensor([[5.0, 2.0]]), torch.tensor([[0.0, 1.0]])
+        >>> reward, discount = torch.tensor([1.0]), torch.tensor([0.9])
+        >>> td_target(reward, discount, next_q, greedy_policy(next_q))
+        tensor([5.5000])
+        >>> td_target(reward, discount, next_q, greedy_policy(online_q))
+        tensor([2.8000])
+    """
+    return reward + discount * (next_policy * next_q).sum(dim=-1)
+
+
+def huber(error: Float[Tensor, " batch"], delta: float = 1.0) -> Float[Tensor, " batch"]:
+    """Return the Huber loss of each error: quadratic up to `delta`, linear beyond.
+
+    Its gradient beyond the knee is +-delta, not zero: clipping the loss instead of its gradient is
+    a known mistake ("error clipping" in Mnih et al. 2015 means the gradient).
+
+    Example:
+        >>> huber(torch.tensor([0.5, -3.0]))
+        tensor([0.1250, 2.5000])
+    """
+    magnitude = error.abs()
+    quadratic = magnitude.clamp(max=delta)
+    return 0.5 * quadratic.square() + delta * (magnitude - quadratic)
+
+
+def select_action_value(
+    q: Float[Tensor, "batch actions"], action: torch.Tensor
+) -> Float[Tensor, " batch"]:
+    """Return the value of the action taken, per row.
+
+    Example:
+        >>> select_action_value(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1, 0]))
+        tensor([2., 3.])
+    """
+    return q.gather(-1, action.unsqueeze(-1)).squeeze(-1)

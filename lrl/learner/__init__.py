@@ -1,0 +1,15 @@
+"""The learner: dataset, datamodule, bootstrap rules and the DQN module."""
+
+from lrl.learner.bootstrap import BootstrapRule, DoubleBootstrap, MaxBootstrap
+from lrl.learner.datamodule import ReplayDataModule
+from lrl.learner.dataset import ReplayDataset
+from lrl.learner.dqn import DQN
+
+__all__ = [
+    "DQN",
+    "BootstrapRule",
+    "DoubleBootstrap",
+    "MaxBootstrap",
+    "ReplayDataModule",
+    "ReplayDataset",
+]

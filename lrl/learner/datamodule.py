@@ -1,0 +1,261 @@
+"""The datamodule: builds environment, replay and actors from configuration, and owns them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
+from lrl.actors.actor import Actor
+from lrl.actors.config import ActorConfig
+from lrl.actors.exploration import EpsilonGreedy, Exploration
+from lrl.actors.manager import ActorManager
+from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy
+from lrl.actors.slot import ActorSlot
+from lrl.envs import EnvConfig, make_envs, make_spec
+from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
+from lrl.interrupt import interrupt
+from lrl.learner.dataset import ReplayDataset, default_learner_threads, set_torch_threads
+from lrl.learner.evaluation_loader import EvaluationLoader
+from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
+from lrl.networks.q_network import QNetwork, vector_size, write_vector
+from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig
+from lrl.transport import ChunkQueue, WeightStore
+from lrl.types import ConfigError, EnvSpec
+
+
+class ReplayDataModule(L.LightningDataModule):
+    """Experience for a `DQN`: environments, actors, replay and evaluation episodes.
+
+    Each rank owns its actors and its replay. Processes start at the first training batch and stop
+    in `teardown` and `on_exception`.
+
+    Args:
+        env: The environment.
+        actors: Number of actors, and how failures are met.
+        exploration: How actors explore; None is `EpsilonGreedy()`.
+        replay: Size of the replay buffer and how transitions are made.
+        rate: Ratio of learning to acting.
+        evaluation: Evaluation episodes.
+        learner_threads: Threads of torch in the learner; None leaves the actors one core each.
+        seed: Seed of actors and of sampling. Network weights follow torch's global generator.
+    """
+
+    def __init__(
+        self,
+        env: EnvConfig = EnvConfig(),  # noqa: B008 (frozen)
+        actors: ActorConfig = ActorConfig(),  # noqa: B008
+        exploration: Exploration | None = None,
+        replay: ReplayConfig = ReplayConfig(),  # noqa: B008
+        rate: RateLimiterConfig = RateLimiterConfig(),  # noqa: B008
+        evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
+        learner_threads: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if learner_threads is not None and learner_threads < 1:
+            raise ConfigError(f"data.learner_threads must be at least 1, got {learner_threads}")
+        if seed < 0:
+            raise ConfigError(f"data.seed must be at least 0, got {seed}")
+        self.env = env
+        self.actors = actors
+        self.exploration = exploration or EpsilonGreedy()
+        self.replay = replay
+        self.rate = rate
+        self.evaluation = evaluation
+        self.learner_threads = learner_threads
+        self.seed = seed
+        self.dataset: ReplayDataset | None = None
+        self.store: WeightStore | None = None
+        self._env_spec: EnvSpec | None = None
+        self._threads_before: int | None = None
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """The environment's specification, read from the environment itself."""
+        if self._env_spec is None:
+            self._env_spec = make_spec(self.env)
+        return self._env_spec
+
+    def setup(self, stage: str) -> None:
+        """Check the configuration as a whole and build the replay buffer; starts no process."""
+        spec = self.env_spec
+        world_size = self._trainer().world_size
+        if self.evaluation.episodes % world_size or self.evaluation.test_episodes % world_size:
+            raise ConfigError(
+                f"evaluation.episodes {self.evaluation.episodes} and evaluation.test_episodes "
+                f"{self.evaluation.test_episodes} must be multiples of the {world_size} ranks"
+            )
+        if stage != "fit":
+            return
+        self._check_weight_sync()
+        self._set_threads()
+        if self.dataset is None:
+            self._build_dataset(spec)
+
+    def _check_weight_sync(self) -> None:
+        callbacks = self._trainer().callbacks  # pyright: ignore[reportAttributeAccessIssue]
+        synced = any(getattr(callback, "syncs_weights", False) for callback in callbacks)
+        if self.actors.num_actors > 0 and not synced:
+            raise ConfigError(
+                f"actors.num_actors is {self.actors.num_actors} but no callback syncs weights, so "
+                "the actors would never improve: add ActorLearnerCallback() to the Trainer's "
+                "callbacks, or set actors.num_actors to 0"
+            )
+
+    def _build_dataset(self, spec: EnvSpec) -> None:
+        synchronous = self.actors.num_actors == 0
+        streams = max(1, self.actors.num_actors) * self.actors.envs_per_actor
+        insert_size = self.actors.envs_per_actor if synchronous else self.actors.chunk_rows
+        if synchronous and self.rate.samples_per_insert is None:
+            raise ConfigError(
+                "rate.samples_per_insert is null (free running) but actors.num_actors is 0: without "
+                "actors in the background the ratio decides when to act; set it to a number"
+            )
+        limiter = RateLimiter(self.rate, self.replay.batch_size, insert_size)
+        limiter.check(self.replay.capacity)
+        replay = ReplayBuffer(
+            spec,
+            self.replay.capacity,
+            streams,
+            n_step=self.replay.n_step,
+            gamma=self.replay.gamma,
+            seed=self.seed + 2**20 * self._trainer().global_rank,
+            device=self.replay.device,
+        )
+        on_gpu = self._trainer().strategy.root_device.type == "cuda"
+        self.dataset = ReplayDataset(
+            replay,
+            limiter,
+            self.replay.batch_size,
+            self._start_source,
+            self.check,
+            pin_memory=on_gpu and self.replay.device == "cpu",
+        )
+
+    def train_dataloader(self) -> ReplayDataset:
+        """Return the one stream of batches."""
+        assert self.dataset is not None, "setup('fit') builds it"
+        return self.dataset
+
+    def val_dataloader(self) -> EvaluationLoader:
+        """Return the evaluation during training and of `lrl validate`."""
+        return self._evaluation_loader(VALIDATION_SEED, self.evaluation.episodes)
+
+    def test_dataloader(self) -> EvaluationLoader:
+        """Return the evaluation of `lrl test`."""
+        return self._evaluation_loader(TEST_SEED, self.evaluation.test_episodes)
+
+    def epsilon_mean(self, env_steps: int) -> float:
+        """Return the mean epsilon over all ranks' environments after so many environment steps."""
+        total = self._slot().total_environments
+        return float(self.exploration.epsilons(env_steps, np.arange(total), total).mean())
+
+    def publish(self, network: QNetwork, version: int) -> None:
+        """Give the actors new weights; without actors in the background there is nothing to do."""
+        if self.store is not None:
+            vector = torch.empty(vector_size(network), dtype=torch.float32)
+            write_vector(network, vector)
+            self.store.publish(vector.numpy(), version)
+
+    def check(self) -> None:
+        """Raise if a signal asks for the end."""
+        interrupt.check()
+        if self._trainer().received_sigterm:
+            raise SIGTERMException
+
+    def teardown(self, stage: str) -> None:
+        """Stop the actors."""
+        if stage == "fit":
+            self.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Stop the actors: Lightning calls no teardown after an exception."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop the actors and give back what was taken; idempotent and bounded."""
+        if self.dataset is not None:
+            self.dataset.close()
+        if self._threads_before is not None:
+            torch.set_num_threads(self._threads_before)
+            self._threads_before = None
+
+    def _trainer(self) -> L.Trainer:
+        if self.trainer is None:
+            raise ConfigError(
+                "the datamodule works in a Trainer: trainer.fit(model, datamodule=...)"
+            )
+        return self.trainer
+
+    def _slot(self) -> ActorSlot:
+        trainer = self._trainer()
+        return ActorSlot(
+            self.seed,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            num_actors=max(1, self.actors.num_actors),
+            envs_per_actor=self.actors.envs_per_actor,
+        )
+
+    def _start_source(self, dataset: ReplayDataset) -> Source:
+        """Build the source at the first batch, when weights and counters have been restored."""
+        module: Any = self._trainer().lightning_module
+        if self.actors.num_actors > 0:
+            return self._start_actors(dataset, module)
+        envs = make_envs(self.env, self.actors.envs_per_actor, training=True)
+        source = SynchronousSource(dataset.replay, dataset.limiter, envs)
+        source.actor = Actor(
+            envs,
+            NetworkPolicy(module.online, module.device),
+            self.exploration,
+            source,
+            self._slot(),
+            reward_clip=self.env.reward_clip,
+            env_steps_offset=dataset.env_steps_offset,
+        )
+        return source
+
+    def _start_actors(self, dataset: ReplayDataset, module: Any) -> Source:
+        self.store = WeightStore(vector_size(module.online))
+        self.publish(module.online, self._trainer().global_step)
+        chunks = ChunkQueue()
+        manager = ActorManager(
+            self.actors,
+            self.env,
+            self.env_spec,
+            self.exploration,
+            LocalPolicyFactory(module.network_recipe, self.store),
+            chunks,
+            self._slot(),
+            env_steps_offset=dataset.env_steps_offset,
+        )
+        source = AsynchronousSource(dataset.replay, dataset.limiter, chunks, manager)
+        try:
+            manager.start()
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
+        return EvaluationLoader(
+            self, list(range(first_seed, first_seed + episodes)), self.evaluation
+        )
+
+    def _set_threads(self) -> None:
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ranks = self._trainer().num_devices
+        threads = self.learner_threads or default_learner_threads(
+            (cpus or 1) // ranks, self.actors.num_actors
+        )
+        self._threads_before = set_torch_threads(threads)
+        rank_zero_info(
+            f"learner: {threads} torch thread(s) on {cpus} core(s) beside "
+            f"{self.actors.num_actors} actor(s) (data.learner_threads)"
+        )

@@ -1,0 +1,174 @@
+"""The dataset: drains the actors into the replay buffer and yields batches, endlessly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from lrl.learner.sources import Source
+from lrl.replay import RateLimiter, ReplayBuffer
+from lrl.types import Batch, ConfigError
+
+_WAIT_SECONDS = 0.5
+
+
+class ReplayDataset(IterableDataset[Batch]):
+    """An endless stream of batches; the Trainer's train dataloader.
+
+    Runs in the learner process. Actors start at the first `__next__`, because only then has
+    Lightning restored everything they must know. `__iter__` is called every epoch and returns the
+    same stream. Waiting never lasts more than half a second without a look at the actors' health
+    and at signals.
+
+    Args:
+        replay: Filled by the source, sampled here.
+        limiter: Holds the ratio of learning to acting.
+        batch_size: Transitions in a batch.
+        start_source: Builds the source of rows at the first batch.
+        check: Called while waiting and before each batch; raises when the run should stop.
+        pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
+    """
+
+    def __init__(
+        self,
+        replay: ReplayBuffer,
+        limiter: RateLimiter,
+        batch_size: int,
+        start_source: Callable[[ReplayDataset], Source],
+        check: Callable[[], object] = lambda: None,
+        pin_memory: bool = False,
+    ) -> None:
+        self.replay = replay
+        self.limiter = limiter
+        self.batch_size = batch_size
+        self.learner_steps = 0
+        self.session_learner_steps = 0
+        self.env_steps_offset = 0
+        self.episodes_offset = 0
+        self.wait_seconds = 0.0
+        self.sample_seconds = 0.0
+        self.source: Source | None = None
+        self._start_source = start_source
+        self._check = check
+        self._pin_memory = pin_memory
+        self._closed = False
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps inserted over the whole run, earlier sessions included."""
+        return self.replay.env_steps_inserted
+
+    @property
+    def episodes(self) -> int:
+        """Episodes finished over the whole run."""
+        return self.episodes_offset + (self.source.rollout.episodes if self.source else 0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Return the one continuing stream.
+
+        Raises:
+            ConfigError: It is iterated in a DataLoader's worker process.
+        """
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "ReplayDataset drains its actors in the learner process: use it directly as the "
+                "dataloader, or DataLoader(dataset, batch_size=None, num_workers=0)"
+            )
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch, waiting for the actors where the rate limiter says so."""
+        source = self.start()
+        self._check()
+        source.take_waiting()
+        if not self._can_sample():
+            self._wait(source)
+        started = time.perf_counter()
+        batch = self.replay.sample(self.batch_size)
+        if self._pin_memory:
+            batch = batch.pin_memory()
+        self.limiter.record_sample(self.batch_size)
+        self.learner_steps += 1
+        self.session_learner_steps += 1
+        source.learner_steps = self.learner_steps
+        self.sample_seconds += time.perf_counter() - started
+        return batch
+
+    def start(self) -> Source:
+        """Start the actors, once; returns their source."""
+        if self._closed:
+            raise RuntimeError("the dataset is closed; build a new datamodule to train again")
+        if self.source is None:
+            self.source = self._start_source(self)
+            self.source.learner_steps = self.learner_steps
+        return self.source
+
+    def close(self) -> None:
+        """Stop the actors; idempotent."""
+        self._closed = True
+        if self.source is not None:
+            self.source.close()
+
+    def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
+        """Hand the learner's priorities to the sampler, if it wants them."""
+        if self.replay.needs_priorities:
+            self.replay.update_priorities(keys, priorities)
+
+    def _can_sample(self) -> bool:
+        return self.limiter.can_sample(self.batch_size) and self.replay.can_sample()
+
+    def _wait(self, source: Source) -> None:
+        started = time.perf_counter()
+        while not self._can_sample():
+            self._check()
+            pause = self.limiter.seconds_until_next_step()
+            if pause > 0:
+                time.sleep(min(pause, _WAIT_SECONDS))
+                source.take_waiting()
+            else:
+                source.wait(_WAIT_SECONDS)
+        self.wait_seconds += time.perf_counter() - started
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters and generators of this rank, as plain types and tensors."""
+        return {
+            "episodes": self.episodes,
+            "learner_steps": self.learner_steps,
+            "replay": self.replay.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the counts of an earlier session; its replay contents are not restored.
+
+        The rate limiter starts afresh: the buffer is filled to its minimum again and no burst of
+        updates follows.
+        """
+        self.episodes_offset = state["episodes"]
+        self.learner_steps = state["learner_steps"]
+        self.replay.load_state_dict(state["replay"])
+        self.env_steps_offset = self.replay.env_steps_inserted
+
+
+def default_learner_threads(cpus: int, num_actors: int) -> int:
+    """Return the torch threads of a learner beside busy actors: what they leave, at least one.
+
+    Two threads beside one busy process made an update 3 to 27 times slower than on an idle
+    machine, because each barrier waits for the descheduled thread (docs/architecture.md).
+
+    Example:
+        >>> [default_learner_threads(8, actors) for actors in (0, 2, 16)]
+        [8, 6, 1]
+    """
+    return max(1, cpus - num_actors)
+
+
+def set_torch_threads(threads: int) -> int:
+    """Set the number of torch threads and return the number before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    return before

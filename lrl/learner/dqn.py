@@ -1,0 +1,220 @@
+"""The DQN agent as a LightningModule: networks, loss, optimisation step, target network."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
+from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
+from lrl.recipe import Recipe
+from lrl.types import Batch, ConfigError, EnvSpec
+
+_DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
+
+
+class DQN(L.LightningModule):
+    """A value-based agent; which one is decided by its parts.
+
+    It knows tensors only: no environment, no replay, no process. The Trainer feeds it `Batch`es
+    from a `ReplayDataModule`; `ActorLearnerCallback` carries its weights to the actors. Parts are
+    given as classes or as `functools.partial` of classes, in YAML as `class_path` and `init_args`.
+
+    Args:
+        encoder: From an observation shape to an `Encoder`.
+        head: From the number of features and of actions to a `Head`, which owns the loss.
+        bootstrap: The `BootstrapRule` of the target.
+        optimizer: From parameters to a torch optimizer.
+        lr_scheduler: From an optimizer to a learning rate scheduler, stepped once a learner step.
+        target_update_period_learner_steps: Learner steps between updates of the target network.
+        target_update_tau: Share of the online network in each update: 1 copies it (hard update),
+            smaller values average (soft update).
+        env_spec: The environment's specification; taken from the datamodule where not given.
+    """
+
+    online: QNetwork
+    target: QNetwork
+
+    def __init__(
+        self,
+        encoder: Callable[[tuple[int, ...]], Encoder] = MLPEncoder,
+        head: Callable[[int, int], Head] = ScalarHead,
+        bootstrap: Callable[[], BootstrapRule] = MaxBootstrap,
+        optimizer: Callable[[Any], torch.optim.Optimizer] = _DEFAULT_OPTIMIZER,
+        lr_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+        | None = None,
+        target_update_period_learner_steps: int = 1000,
+        target_update_tau: float = 1.0,
+        env_spec: EnvSpec | None = None,
+    ) -> None:
+        super().__init__()
+        if target_update_period_learner_steps < 1:
+            raise ConfigError(
+                "model.target_update_period_learner_steps must be at least 1, got "
+                f"{target_update_period_learner_steps}"
+            )
+        if not 0.0 < target_update_tau <= 1.0:
+            raise ConfigError(
+                f"model.target_update_tau must be above 0 and at most 1, got {target_update_tau}"
+            )
+        self.encoder_recipe = Recipe.of(encoder, "model.encoder")
+        self.head_recipe = Recipe.of(head, "model.head")
+        self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer")
+        self.scheduler_recipe = lr_scheduler and Recipe.of(lr_scheduler, "model.lr_scheduler")
+        bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap")
+        self.bootstrap: BootstrapRule = bootstrap_recipe()
+        self.target_update_period_learner_steps = target_update_period_learner_steps
+        self.target_update_tau = target_update_tau
+        self.env_spec = _as_spec(env_spec)
+        self.statistics: dict[str, Tensor] = {}
+        self.save_hyperparameters(
+            {
+                "encoder": self.encoder_recipe.as_dict(),
+                "head": self.head_recipe.as_dict(),
+                "bootstrap": bootstrap_recipe.as_dict(),
+                "optimizer": self.optimizer_recipe.as_dict(),
+                "lr_scheduler": self.scheduler_recipe and self.scheduler_recipe.as_dict(),
+                "target_update_period_learner_steps": target_update_period_learner_steps,
+                "target_update_tau": target_update_tau,
+                "env_spec": self.env_spec and asdict(self.env_spec),
+            },
+            logger=False,
+        )
+        if self.env_spec is not None:
+            self.configure_model()
+
+    @property
+    def network_recipe(self) -> NetworkRecipe:
+        """How actors build the same network."""
+        if self.env_spec is None:
+            raise ConfigError("the network's sizes are not known before env_spec is")
+        return NetworkRecipe(self.env_spec, self.encoder_recipe, self.head_recipe)
+
+    def configure_model(self) -> None:
+        """Build both networks once the environment's specification is known."""
+        if hasattr(self, "online"):
+            return
+        if self.env_spec is None:
+            datamodule = getattr(self._trainer, "datamodule", None)
+            self.env_spec = getattr(datamodule, "env_spec", None)
+        if self.env_spec is None:
+            raise ConfigError(
+                "env_spec is not known: fit with a ReplayDataModule, or pass DQN(env_spec=...)"
+            )
+        self.hparams["env_spec"] = asdict(self.env_spec)
+        self.online = self.network_recipe.build()
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+
+    def configure_optimizers(self) -> Any:
+        """Build the optimizer, and its scheduler with one step per learner step."""
+        optimizer = self.optimizer_recipe(self.online.parameters())
+        if self.scheduler_recipe is None:
+            return optimizer
+        scheduler = {"scheduler": self.scheduler_recipe(optimizer), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return expected action values, `[batch, actions]`."""
+        return self.online.q_values(observation)
+
+    @torch.inference_mode()
+    def act(self, observation: Tensor) -> Tensor:
+        """Return the greedy action of each observation, int64 `[batch]`."""
+        return self(observation.to(self.device)).argmax(dim=-1)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
+        """Return the loss, and the priorities of the batch's rows for the sampler."""
+        with torch.no_grad():
+            next_values = self.target(batch.next_observation)
+            next_policy = self.bootstrap.next_policy(
+                batch.next_observation, self.online, self.target.head.q_values(next_values)
+            )
+        values = self.online(batch.observation)
+        td = self.online.head.td_loss(
+            values, batch.action, next_values, next_policy, batch.reward, batch.discount
+        )
+        loss = (batch.weights * td.loss).mean()  # the only place where importance weights act
+        if self._is_logging_step():
+            self.statistics = {
+                "train/loss": loss.detach(),
+                "train/td_error_mean": td.priority.mean(),
+                "train/q_mean": td.prediction.mean(),
+                "train/target_mean": td.target.mean(),
+            }
+        return {"loss": loss, "keys": batch.keys, "priorities": td.priority}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip as the Trainer's `gradient_clip_val` says, and note the norm when it is logged.
+
+        Lightning's own clipping refuses fused optimizers under bf16; the norm is needed anyway.
+        """
+        clip = gradient_clip_val if gradient_clip_val else float("inf")
+        if gradient_clip_algorithm == "value":
+            if gradient_clip_val:
+                nn.utils.clip_grad_value_(self.online.parameters(), clip)
+        elif gradient_clip_val or self._is_logging_step():
+            norm = nn.utils.clip_grad_norm_(self.online.parameters(), clip)
+            if self._is_logging_step():
+                self.statistics["train/grad_norm"] = norm
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Step the optimizer, then the target network when its period has passed."""
+        super().optimizer_step(*args, **kwargs)
+        if (self.trainer.global_step + 1) % self.target_update_period_learner_steps == 0:
+            self.update_target()
+
+    @torch.no_grad()
+    def update_target(self) -> None:
+        """Move the target network towards the online network by `target_update_tau`."""
+        pairs = zip(
+            self.target.state_dict().values(), self.online.state_dict().values(), strict=True
+        )
+        for target, online in pairs:
+            if self.target_update_tau == 1.0:
+                target.copy_(online)
+            else:
+                target.lerp_(online, self.target_update_tau)
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Log the returns and lengths that the evaluation loader brings."""
+        self._log_evaluation(batch)
+
+    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Log the returns and lengths that the evaluation loader brings."""
+        self._log_evaluation(batch)
+
+    def _log_evaluation(self, batch: Mapping[str, Tensor]) -> None:
+        returns = self.all_gather(batch["return"]).reshape(-1)  # pyright: ignore
+        lengths = self.all_gather(batch["length"]).reshape(-1)  # pyright: ignore
+        statistics = {
+            "eval/return_mean": returns.mean(),
+            "eval/return_std": returns.std(correction=0),
+            "eval/return_min": returns.min(),
+            "eval/return_max": returns.max(),
+            "eval/length_mean": lengths.mean(),
+            "eval/episodes": float(returns.numel()),
+        }
+        # The callback writes the loggers' rows: Lightning's own x-axis counts batches.
+        self.log_dict(statistics, logger=self.trainer.state.fn != "fit", batch_size=1)
+
+    def _is_logging_step(self) -> bool:
+        trainer = self.trainer
+        return (trainer.global_step + 1) % max(trainer.log_every_n_steps, 1) == 0
+
+
+def _as_spec(spec: EnvSpec | Mapping[str, Any] | None) -> EnvSpec | None:
+    if isinstance(spec, Mapping):
+        return EnvSpec(**{**spec, "observation_shape": tuple(spec["observation_shape"])})
+    return spec

@@ -1,0 +1,223 @@
+"""Where rows come from: actors in this process, or actors in the background."""
+
+from __future__ import annotations
+
+import queue
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lrl.actors.actor import Actor
+from lrl.actors.manager import ActorManager, ActorStatistics
+from lrl.envs import StreamEnvs
+from lrl.replay import RateLimiter, ReplayBuffer
+from lrl.transport import ChunkQueue
+from lrl.types import RowKind, Rows
+
+
+@dataclass
+class Rollout:
+    """What training episodes returned (raw rewards), and how old the policies were."""
+
+    episodes: int = 0
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=100))
+    policy_lag_sum: float = 0.0
+    policy_lag_rows: int = 0
+
+    def add_episode(self, episode_return: float, length: int) -> None:
+        """Count a finished episode."""
+        self.episodes += 1
+        self.returns.append(episode_return)
+        self.lengths.append(length)
+
+    def add_lag(self, rows: Rows, learner_steps: int) -> None:
+        """Count how many learner steps behind the rows' policies were."""
+        steps = rows.kind == RowKind.STEP
+        self.policy_lag_rows += int(steps.sum())
+        self.policy_lag_sum += float((learner_steps - rows.policy_version[steps]).sum())
+
+    def take_lag_mean(self) -> float:
+        """Return the mean lag in learner steps since the last call (0 without rows)."""
+        mean = self.policy_lag_sum / max(self.policy_lag_rows, 1)
+        self.policy_lag_sum, self.policy_lag_rows = 0.0, 0
+        return mean
+
+
+class Source(ABC):
+    """Brings rows into the replay buffer; owned and closed by the dataset.
+
+    Args:
+        replay: Receives the rows.
+        limiter: Told of every environment step, and asked whether more may come.
+    """
+
+    rows_received = 0
+    rows_dropped = 0
+    actor_restarts = 0
+    queue_fill = 0.0
+    num_environments: int
+
+    def __init__(self, replay: ReplayBuffer, limiter: RateLimiter) -> None:
+        self.replay = replay
+        self.limiter = limiter
+        self.rollout = Rollout()
+        self.learner_steps = 0
+
+    @abstractmethod
+    def take_waiting(self) -> None:
+        """Append what has arrived, as far as the rate limiter lets it; never blocks."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> None:
+        """Bring some more rows, waiting at most `timeout` seconds for them."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop whatever makes rows; idempotent and bounded."""
+
+    @abstractmethod
+    def statistics(self) -> list[ActorStatistics]:
+        """Return what each actor did."""
+
+    def put(self, rows: Rows) -> None:
+        """Append rows and tell the limiter."""
+        before = self.replay.env_steps_inserted
+        self.replay.append(rows)
+        self.rows_received += len(rows)
+        self.limiter.record_insert(self.replay.env_steps_inserted - before)
+
+    def _may_insert(self) -> bool:
+        # A limiter that is satisfied with too few rows for one complete window must not starve it.
+        return self.limiter.can_insert() or not self.replay.can_sample()
+
+
+class SynchronousSource(Source):
+    """One actor in the learner's own process: `wait` steps its environments once."""
+
+    def __init__(self, replay: ReplayBuffer, limiter: RateLimiter, envs: StreamEnvs) -> None:
+        super().__init__(replay, limiter)
+        self.envs = envs
+        self.num_environments = envs.num_envs
+        self.actor: Actor | None = None
+        self._clock = _Stopwatch()
+
+    def put_episode(self, episode_return: float, length: int) -> None:
+        """Count an episode (the actor's side of a sink)."""
+        self.rollout.add_episode(episode_return, length)
+
+    def take_waiting(self) -> None:
+        """Do nothing: rows are made on demand."""
+
+    def wait(self, timeout: float) -> None:
+        """Step every environment once."""
+        assert self.actor is not None, "the datamodule gives the source its actor"
+        self.actor.step()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._clock.stop()
+        self.envs.close()
+
+    def statistics(self) -> list[ActorStatistics]:
+        """Return the one actor's statistics."""
+        env_steps = self.actor.env_steps if self.actor else 0
+        frames = env_steps * self.envs.spec.frame_skip
+        seconds = self._clock.seconds()
+        return [ActorStatistics(0, env_steps, frames, self.rollout.episodes, seconds, 0.0, 0)]
+
+
+class AsynchronousSource(Source):
+    """Actors in the background: `wait` blocks for the next chunk of any of them."""
+
+    def __init__(
+        self,
+        replay: ReplayBuffer,
+        limiter: RateLimiter,
+        chunks: ChunkQueue,
+        manager: ActorManager,
+    ) -> None:
+        super().__init__(replay, limiter)
+        self.chunks = chunks
+        self.manager = manager
+        self.num_environments = manager.config.num_actors * manager.config.envs_per_actor
+        self._closed = False
+
+    @property
+    def actor_restarts(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of restarts so far."""
+        return self.manager.restarts
+
+    @property
+    def rows_dropped(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Rows that were received but refused."""
+        return self.chunks.rows_dropped
+
+    @property
+    def queue_fill(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Share of all chunks that wait for the learner."""
+        return self.chunks.fill
+
+    def take_waiting(self) -> None:
+        """Append the chunks that wait now; those that arrive meanwhile are for the next time."""
+        for _ in range(self.chunks.qsize()):
+            if not self._may_insert() or not self._take(0.0):
+                break
+
+    def wait(self, timeout: float) -> None:
+        """Append the next chunk, if one comes in time.
+
+        Raises:
+            ActorError: The actors failed for good.
+        """
+        if not self._take(timeout):
+            self.manager.check()
+
+    def close(self) -> None:
+        """Stop the actors, taking their last rows."""
+        if not self._closed:
+            self._closed = True
+            self.manager.stop(drain=self._drain)
+            self.chunks.close()
+
+    def statistics(self) -> list[ActorStatistics]:
+        """Return what each actor did."""
+        return self.manager.statistics()
+
+    def _drain(self) -> None:
+        while self._take(0.0):
+            pass
+
+    def _take(self, timeout: float) -> bool:
+        try:
+            chunk = self.chunks.get(timeout)
+        except queue.Empty:
+            return False
+        self.put(chunk.rows)
+        self.rollout.add_lag(chunk.rows, self.learner_steps)
+        self.chunks.release(chunk)
+        for episode_return, length in zip(chunk.episode_return, chunk.episode_length, strict=True):
+            self.rollout.add_episode(float(episode_return), int(length))
+        return True
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        import time
+
+        self._now = time.monotonic
+        self._start = self._now()
+        self._end: float | None = None
+
+    def stop(self) -> None:
+        self._end = self._end or self._now()
+
+    def seconds(self) -> float:
+        return (self._end or self._now()) - self._start
+
+
+def mean(values: deque[float] | deque[int]) -> float:
+    """Return the mean of recent values, NaN where there are none."""
+    return float(np.mean(values)) if values else float("nan")

@@ -1,0 +1,84 @@
+"""How much memory this process may still take: asked before anything large is allocated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Return the memory in bytes that can still be taken, or None where the system does not say.
+
+    It is the smallest of `MemAvailable` in /proc/meminfo (Linux) and, for every control group
+    of versions 1 and 2 that holds this process, its limit minus its usage. Page cache that the
+    kernel gives back under pressure (`inactive_file`) is not counted as usage.
+
+    Args:
+        root: Where /proc and /sys are found; tests pass a folder of their own.
+    """
+    candidates = [_meminfo(root), *_cgroup_v2(root), *_cgroup_v1(root)]
+    known = [candidate for candidate in candidates if candidate is not None]
+    return max(0, min(known)) if known else None
+
+
+def format_bytes(count: float) -> str:
+    """Write a size for a person.
+
+    Example:
+        >>> format_bytes(7_500_000_000)
+        '7.50 GB'
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _meminfo(root: Path) -> int | None:
+    for line in _read(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_v2(root: Path) -> list[int | None]:
+    return [
+        _headroom(folder, "memory.max", "memory.current", "inactive_file")
+        for folder in _group_folders(root, root / "sys/fs/cgroup", controller="")
+    ]
+
+
+def _cgroup_v1(root: Path) -> list[int | None]:
+    return [
+        _headroom(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        for folder in _group_folders(root, root / "sys/fs/cgroup/memory", controller="memory")
+    ]
+
+
+def _group_folders(root: Path, mount: Path, controller: str) -> list[Path]:
+    """List the control group of this process and its ancestors: each of them may set a limit."""
+    folders = [mount]
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            group = mount / path.lstrip("/")
+            folders += [group, *(parent for parent in group.parents if mount in parent.parents)]
+    return folders
+
+
+def _headroom(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
+    limit, usage = _read(folder / limit_name).strip(), _read(folder / usage_name).strip()
+    if not limit.isdigit() or not usage.isdigit():  # no such group, or its limit is "max"
+        return None
+    cache = 0
+    for line in _read(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == cache_name:
+            cache = int(value)
+    return int(limit) - (int(usage) - cache)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

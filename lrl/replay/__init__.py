@@ -1,0 +1,20 @@
+"""Replay: rows of streams are stored, transitions are sampled."""
+
+from lrl.replay.buffer import ReplayBuffer
+from lrl.replay.config import ReplayConfig
+from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
+from lrl.replay.samplers import NotEnoughRows, Sampler, UniformSampler
+from lrl.replay.streams import Streams
+from lrl.replay.transitions import Transitions
+
+__all__ = [
+    "NotEnoughRows",
+    "RateLimiter",
+    "RateLimiterConfig",
+    "ReplayBuffer",
+    "ReplayConfig",
+    "Sampler",
+    "Streams",
+    "Transitions",
+    "UniformSampler",
+]

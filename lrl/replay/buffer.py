@@ -1,0 +1,237 @@
+"""The replay buffer: rows go in, batches of transitions come out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lrl.memory import available_bytes, format_bytes
+from lrl.replay.samplers import Sampler, UniformSampler
+from lrl.replay.streams import Streams
+from lrl.replay.transitions import Transitions
+from lrl.types import Batch, ConfigError, EnvSpec, Rows
+
+
+class ReplayBuffer:
+    """Keeps the newest rows of every stream and builds n-step transitions when sampled.
+
+    Created by the datamodule; fed and sampled by the dataset, in the learner process. It never
+    blocks and is not thread-safe. A rank's buffer knows nothing of other ranks.
+
+    Attributes:
+        streams: The stored rows.
+        env_steps_inserted: STEP rows ever appended, also those of before a resume.
+
+    Args:
+        spec: Environment whose frames are stored.
+        capacity: Rows over all streams; each stream keeps `capacity // num_streams` of them.
+        num_streams: Environments of all actors that feed this buffer.
+        n_step: Environment steps of a transition, unless the episode ends earlier.
+        gamma: Discount of one environment step.
+        sampler: Chooses rows; uniform by default.
+        seed: Seed of the sampling generator.
+        device: Where rows are stored and batches are built.
+
+    Raises:
+        ConfigError: A setting is out of range, the rings are too short for one transition, or
+            the storage does not fit into the memory that is available.
+
+    Example:
+        >>> import numpy as np
+        >>> buffer = ReplayBuffer(EnvSpec((1,), "float32", num_actions=2), 100, num_streams=1)
+        >>> zeros = np.zeros(3)
+        >>> buffer.append(
+        ...     Rows(
+        ...         stream=zeros.astype(np.int32),
+        ...         kind=zeros.astype(np.uint8),
+        ...         frame=np.arange(3, dtype=np.float32)[:, None],
+        ...         action=zeros.astype(np.int32),
+        ...         reward=np.ones(3, np.float32),
+        ...         terminated=zeros.astype(bool),
+        ...         truncated=zeros.astype(bool),
+        ...         policy_version=zeros.astype(np.int64),
+        ...     )
+        ... )
+        >>> batch = buffer.sample(2)
+        >>> bool((batch.next_observation == batch.observation + 1).all())
+        True
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        capacity: int,
+        num_streams: int,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        sampler: Sampler | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        if num_streams < 1:
+            raise ConfigError(f"num_streams is {num_streams}, but a replay needs at least 1 stream")
+        self._frame_stack = spec.frame_stack
+        self._rows_per_stream, self._num_streams = capacity // num_streams, num_streams
+        _check_gamma(gamma)
+        self._check_n_step(n_step)
+        _check_memory(spec, capacity, num_streams, device)
+        self.env_steps_inserted = 0
+        self.streams = Streams(spec, self._rows_per_stream, num_streams, device)
+        self._transitions = Transitions(self.streams, spec.frame_stack, n_step, gamma)
+        self._sampler = sampler if sampler is not None else UniformSampler()
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    @staticmethod
+    def bytes_needed(spec: EnvSpec, capacity: int, num_streams: int = 1) -> int:
+        """Return the bytes that a buffer of `capacity` rows stores."""
+        return Streams.bytes_needed(spec, capacity, num_streams)
+
+    def append(self, rows: Rows) -> None:
+        """Copy rows in: any mix of streams, in time order within each stream."""
+        if not self._sampler.needs_priorities:
+            self.env_steps_inserted += self.streams.append(rows)
+            return
+        # In pieces that cannot overwrite rows of their own, so that every change is reported.
+        for start in range(0, len(rows), self._rows_per_stream):
+            counts, oldest = self.streams.counts.clone(), self.streams.oldest.clone()
+            piece = rows[start : start + self._rows_per_stream]
+            self.env_steps_inserted += self.streams.append(piece)
+            self._sampler.rows_changed(
+                added=self._transitions.became_samplable(counts),
+                removed=self._transitions.no_longer_samplable(oldest),
+            )
+
+    def sample(self, batch_size: int) -> Batch:
+        """Draw transitions. The batch is newly allocated: it may be kept for any time.
+
+        With `n_step` 1 its observation and next observation overlap in memory: do not write
+        into them.
+
+        Raises:
+            NotEnoughRows: No stored row can be sampled yet.
+        """
+        keys, weights = self._sampler.sample(self._transitions, batch_size, self._generator)
+        return self._transitions.batch(keys, weights)
+
+    def can_sample(self) -> bool:
+        """Tell whether `sample` would succeed: one row is enough, it draws with replacement."""
+        return self._transitions.any_samplable()
+
+    def samplable_keys(self) -> Tensor:
+        """List the keys of all rows that can be sampled now. Slow: for tests and inspection."""
+        return self._transitions.samplable_keys()
+
+    def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
+        """Hand priorities to the sampler; those of rows that were overwritten are dropped."""
+        if self._sampler.needs_priorities:
+            keep = self._transitions.samplable(keys)
+            self._sampler.update_priorities(keys[keep], priorities[keep])
+
+    @property
+    def needs_priorities(self) -> bool:
+        """Whether the learner has to call `update_priorities`."""
+        return self._sampler.needs_priorities
+
+    @property
+    def n_step(self) -> int:
+        """Environment steps of a transition; may be changed during a run."""
+        return self._transitions.n_step
+
+    @n_step.setter
+    def n_step(self, n_step: int) -> None:
+        self._check_n_step(n_step)
+        if not self._sampler.needs_priorities:
+            self._transitions.n_step = n_step
+            return
+        before = self.samplable_keys()
+        self._transitions.n_step = n_step
+        now = self.samplable_keys()
+        self._sampler.rows_changed(added=_without(now, before), removed=_without(before, now))
+
+    @property
+    def gamma(self) -> float:
+        """Discount of one environment step; may be changed during a run."""
+        return self._transitions.gamma
+
+    @gamma.setter
+    def gamma(self, gamma: float) -> None:
+        _check_gamma(gamma)
+        self._transitions.gamma = gamma
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit: the number asked for, rounded down to equal rings."""
+        return self._rows_per_stream * self._num_streams
+
+    @property
+    def fill(self) -> float:
+        """Share of the capacity that holds rows of any kind."""
+        return self.streams.num_rows / self.capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of storage."""
+        return self.streams.nbytes
+
+    def __len__(self) -> int:
+        """Return the number of STEP rows stored now."""
+        return self.streams.num_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the generator and the counters as tensors and plain types, without the rows.
+
+        A restarted buffer is empty. Whoever wants the rows as well saves `streams.columns` and
+        `streams.counts` beside the checkpoint.
+        """
+        return {
+            "generator": self._generator.get_state(),
+            "env_steps_inserted": self.env_steps_inserted,
+            "sampler": self._sampler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; rows that are stored stay."""
+        self._generator.set_state(state["generator"])
+        self.env_steps_inserted = state["env_steps_inserted"]
+        self._sampler.load_state_dict(state["sampler"])
+
+    def _check_n_step(self, n_step: int) -> None:
+        if n_step < 1:
+            raise ConfigError(f"replay.n_step is {n_step}, but a transition has at least 1 step")
+        needed = self._frame_stack + n_step + 1
+        if self._rows_per_stream < needed:
+            raise ConfigError(
+                f"replay.capacity leaves {self._rows_per_stream} rows for each of "
+                f"{self._num_streams} streams, but frame_stack {self._frame_stack} and n_step "
+                f"{n_step} need {needed}: set replay.capacity to at least "
+                f"{needed * self._num_streams}"
+            )
+
+
+def _check_gamma(gamma: float) -> None:
+    if not 0.0 <= gamma <= 1.0:
+        raise ConfigError(f"replay.gamma is {gamma}, but a discount lies between 0 and 1")
+
+
+def _check_memory(spec: EnvSpec, capacity: int, num_streams: int, device: str) -> None:
+    needed = ReplayBuffer.bytes_needed(spec, capacity, num_streams)
+    if torch.device(device).type == "cuda":
+        available: int | None = torch.cuda.mem_get_info(device)[0]
+    else:
+        available = available_bytes()
+    if available is None or needed <= available:
+        return
+    row_bytes = ReplayBuffer.bytes_needed(spec, 2) - ReplayBuffer.bytes_needed(spec, 1)
+    fits = max(0, (available // row_bytes // num_streams - 1) * num_streams)
+    raise ConfigError(
+        f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}, but "
+        f"{format_bytes(available)} are available: at most {fits} rows fit"
+    )
+
+
+def _without(keys: Tensor, others: Tensor) -> Tensor:
+    """Return the keys that are not among the others."""
+    return keys[~(keys.unsqueeze(1) == others).all(2).any(1)]

@@ -1,0 +1,184 @@
+"""The rate limiter holds the ratio of learning to acting, whatever the speed of the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from lrl.types import ConfigError
+
+
+@dataclass(frozen=True)
+class RateLimiterConfig:
+    """How much is learnt from how much is experienced.
+
+    Reference: Cassirer et al. 2021, "Reverb: A Framework for Experience Replay",
+    https://arxiv.org/abs/2102.04736, section 3.3.
+    """
+
+    samples_per_insert: float | None = 8.0
+    """Batch size x learner steps / environment steps; 8 is a batch of 32 every 4 environment
+    steps (Mnih et al. 2015). None lets actors and learner run free."""
+
+    error_buffer: float | None = None
+    """Samples by which actors may be ahead of the ratio before they wait; the learner is never
+    ahead. None takes twice the least that cannot deadlock: 2 x (batch size + samples_per_insert
+    x environment steps of one insert)."""
+
+    min_size_env_steps: int = 1000
+    """Environment steps inserted before learning starts; they count for no sample."""
+
+    max_learner_steps_per_second: float | None = None
+    """Upper bound on the learner's speed; None for no bound."""
+
+    def __post_init__(self) -> None:
+        """Check each setting by itself."""
+        for name in ("samples_per_insert", "error_buffer", "max_learner_steps_per_second"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"rate.{name} is {value}: it must be positive, or null")
+        if self.min_size_env_steps < 1:
+            raise ConfigError(
+                f"rate.min_size_env_steps is {self.min_size_env_steps}: set it to at least 1, "
+                "since nothing can be learnt from an empty replay"
+            )
+
+
+class RateLimiter:
+    """Says when the learner may sample and when actors may insert; one of both always may.
+
+    Created by the datamodule and asked by the dataset, in the learner process. It only counts:
+    it starts nothing, waits for nothing, and looks at a clock for the maximum rate alone. After
+    the warm-up each inserted environment step earns `samples_per_insert` samples. A batch may be
+    sampled once it is earned in full, so the ratio is met exactly; an insert must not raise what
+    is earned but not yet sampled above `error_buffer`. In the warm-up everything may be inserted.
+
+    Args:
+        config: The ratio and its bounds.
+        batch_size: Samples of one learner step.
+        insert_size: Most environment steps that one insert brings: a chunk, or in synchronous
+            mode the number of environments.
+        clock: Seconds from any fixed moment.
+
+    Raises:
+        ConfigError: `error_buffer` is so small that neither side could go on.
+    """
+
+    def __init__(
+        self,
+        config: RateLimiterConfig,
+        batch_size: int,
+        insert_size: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if batch_size < 1 or insert_size < 1:
+            raise ConfigError(
+                f"batch_size {batch_size} and insert_size {insert_size} must both be at least 1"
+            )
+        self._config = config
+        self._batch_size = batch_size
+        self._insert_size = insert_size
+        self._clock = clock
+        self._next_step_seconds = -float("inf")
+        self._warm_up_left = config.min_size_env_steps
+        self._inserted = 0
+        self._sampled = 0
+        # Exact, because 0.29 * 100 < 29 in floating point would let a batch wait for one insert.
+        ratio = Fraction(str(config.samples_per_insert or 0))
+        least = batch_size + ratio * insert_size
+        self._ratio = ratio
+        self._error_buffer = 2 * least
+        if config.error_buffer is not None:
+            self._error_buffer = Fraction(str(config.error_buffer))
+        if config.samples_per_insert is not None and self._error_buffer < least:
+            raise ConfigError(
+                f"rate.error_buffer is {config.error_buffer}, so learner and actors could wait "
+                f"for each other for ever: one batch of {batch_size} and one insert of "
+                f"{insert_size} environment steps need at least {float(least):g}"
+            )
+
+    def check(self, capacity: int) -> None:
+        """Check that the warm-up fits into a replay of `capacity` rows.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        if self._config.min_size_env_steps > capacity:
+            raise ConfigError(
+                f"rate.min_size_env_steps is {self._config.min_size_env_steps}, but the replay "
+                f"keeps only {capacity} rows: set it to at most replay.capacity"
+            )
+
+    def can_sample(self, batch_size: int | None = None) -> bool:
+        """Tell whether a batch is earned; by default one of the size given at construction.
+
+        Raises:
+            ValueError: The batch is larger than that, for which the error buffer was not made.
+        """
+        samples = self._batch_size if batch_size is None else batch_size
+        if samples > self._batch_size:
+            raise ValueError(
+                f"batch_size is {samples}, but this limiter was made for {self._batch_size}"
+            )
+        if self._warm_up_left:
+            return False
+        if self._config.samples_per_insert is None:
+            return True
+        return self._earned() >= samples
+
+    def can_insert(self) -> bool:
+        """Tell whether one more insert stays within the error buffer."""
+        if self._warm_up_left or self._config.samples_per_insert is None:
+            return True
+        return self._earned() + self._ratio * self._insert_size <= self._error_buffer
+
+    def record_insert(self, env_steps: int) -> None:
+        """Count environment steps that were inserted."""
+        warm_up = min(env_steps, self._warm_up_left)
+        self._warm_up_left -= warm_up
+        self._inserted += env_steps - warm_up
+
+    def record_sample(self, samples: int) -> None:
+        """Count samples that were taken; a batch is one learner step for the maximum rate."""
+        self._sampled += samples
+        if self._config.max_learner_steps_per_second is not None:
+            learner_steps = samples / self._batch_size
+            start = max(self._clock(), self._next_step_seconds)
+            seconds = learner_steps / self._config.max_learner_steps_per_second
+            self._next_step_seconds = start + seconds
+
+    @property
+    def samples_per_insert(self) -> float:
+        """The ratio measured since the warm-up; 0 until something was inserted after it."""
+        return self._sampled / self._inserted if self._inserted else 0.0
+
+    def seconds_until_next_step(self) -> float:
+        """Return how long the learner should wait for the sake of the maximum rate."""
+        if self._config.max_learner_steps_per_second is None:
+            return 0.0
+        return max(0.0, self._next_step_seconds - self._clock())
+
+    def restart_warm_up(self) -> None:
+        """Ask for `min_size_env_steps` more steps first: the replay is empty after a resume."""
+        self._warm_up_left = self._config.min_size_env_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, as integers."""
+        return {
+            "warm_up_left": self._warm_up_left,
+            "inserted": self._inserted,
+            "sampled": self._sampled,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._warm_up_left = state["warm_up_left"]
+        self._inserted = state["inserted"]
+        self._sampled = state["sampled"]
+
+    def _earned(self) -> Fraction:
+        """Samples that may still be taken for what was inserted."""
+        return self._ratio * self._inserted - self._sampled

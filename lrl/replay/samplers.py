@@ -1,0 +1,100 @@
+"""Samplers: which of the samplable rows make a batch, and with which weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lrl.replay.transitions import Transitions
+
+
+class NotEnoughRows(RuntimeError):
+    """No stored row can be sampled yet."""
+
+
+class Sampler(ABC):
+    """Chooses the keys of a batch. Created from YAML, called by the replay buffer alone.
+
+    A sampler that keeps something per row (a sum tree, say) sets `needs_priorities`; the buffer
+    then tells it through `rows_changed` about every row that begins or ceases to be samplable,
+    and hands on priorities of rows that are still samplable.
+    """
+
+    needs_priorities: ClassVar[bool] = False
+    """Whether the learner has to send priorities back, and rows are reported."""
+
+    @abstractmethod
+    def sample(
+        self, transitions: Transitions, batch_size: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return keys (int64 `[batch, 2]`) of samplable rows and their weights (float32).
+
+        Raises:
+            NotEnoughRows: No row is samplable.
+        """
+
+    def rows_changed(self, added: Tensor, removed: Tensor) -> None:
+        """Note the keys that are samplable from now on and those that no longer are.
+
+        Called only where `needs_priorities` is set. Among `removed` may be keys that never were
+        samplable.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs priorities: define rows_changed")
+
+    def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
+        """Set the priorities of samplable keys. Called only where `needs_priorities` is set."""
+        raise NotImplementedError(
+            f"{type(self).__name__} needs priorities: define update_priorities"
+        )
+
+    def state_dict(self) -> dict[str, Tensor | float | int]:
+        """Return what has to survive a restart, without anything that is kept per row."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor | float | int]) -> None:
+        """Restore what `state_dict` returned."""
+        if state:
+            raise ValueError(f"{type(self).__name__} has no state, but was given {sorted(state)}")
+
+
+class UniformSampler(Sampler):
+    """Every samplable row is equally likely, with replacement, whichever its stream.
+
+    Stored rows are drawn and those that are not samplable rejected. Should almost none be
+    samplable, all rows are looked through instead, so a draw always ends.
+    """
+
+    max_rounds: ClassVar[int] = 32
+    """Rejection rounds before all rows are looked through."""
+
+    def sample(
+        self, transitions: Transitions, batch_size: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Draw keys uniformly; all weights are 1."""
+        weights = torch.ones(batch_size, device=transitions.streams.device)
+        return self._draw(transitions, batch_size, generator), weights
+
+    def _draw(
+        self, transitions: Transitions, batch_size: int, generator: torch.Generator
+    ) -> Tensor:
+        streams = transitions.streams
+        found: list[Tensor] = []
+        missing = batch_size
+        for _ in range(self.max_rounds if streams.num_rows else 0):
+            keys = streams.draw(missing + missing // 8 + 8, generator)
+            found.append(keys[transitions.samplable(keys)][:missing])
+            missing -= len(found[-1])
+            if not missing:
+                return torch.cat(found) if len(found) > 1 else found[0]
+        keys = transitions.samplable_keys()
+        if not len(keys):
+            raise NotEnoughRows(
+                f"no row can be sampled: {streams.num_rows} rows are stored in "
+                f"{streams.num_streams} streams, and a transition needs {transitions.n_step} "
+                "step(s) of one episode and the observation after them; append more rows first"
+            )
+        chosen = torch.randint(len(keys), (missing,), generator=generator, device=streams.device)
+        return torch.cat((*found, keys[chosen]))

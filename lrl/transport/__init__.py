@@ -1,0 +1,23 @@
+"""How rows travel from actors to the learner, and weights back. Numpy and standard library only."""
+
+from lrl.transport.chunks import ActorEnd, Channel, ChunkWriter, LearnerGone, StopRequested
+from lrl.transport.layout import ChunkLayout, Counters
+from lrl.transport.queue import ChunkQueue
+from lrl.transport.receiver import Chunk, LedgerEntry
+from lrl.transport.shared import SharedBlock
+from lrl.transport.weights import WeightStore
+
+__all__ = [
+    "ActorEnd",
+    "Channel",
+    "Chunk",
+    "ChunkLayout",
+    "ChunkQueue",
+    "ChunkWriter",
+    "Counters",
+    "LearnerGone",
+    "LedgerEntry",
+    "SharedBlock",
+    "StopRequested",
+    "WeightStore",
+]

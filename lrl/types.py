@@ -1,0 +1,118 @@
+"""What flows through lrl: environment specification, rows and batches.
+
+This module is numpy-only, because actors that ask a central inference server never import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ConfigError(ValueError):
+    """A setting is wrong: the message names it, its value and the fix. The CLI exits with 2."""
+
+
+class RowKind(IntEnum):
+    """What a row of a stream is (docs/architecture.md, "Streams")."""
+
+    STEP = 0
+    """An observation with the action taken in it; the only kind that starts a transition."""
+    BOUNDARY = 1
+    """The final observation after an episode's end: no action was taken in it."""
+    PREFIX = 2
+    """An earlier frame of the first stack of an episode."""
+    GAP = 3
+    """Rows were lost here, or the actor was restarted: nothing may be joined across it."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What networks, replay and transport need to know of an environment.
+
+    Attributes:
+        observation_shape: Shape of one observation as the network takes it, without the batch.
+        observation_dtype: `"uint8"` (networks divide by 255) or `"float32"`.
+        num_actions: Number of discrete actions, numbered from 0.
+        frame_stack: Number of frames in an observation along its first axis, newest last;
+            1 means that an observation is one frame.
+        frame_skip: Emulator frames per environment step (1 where there is no such notion).
+    """
+
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    num_actions: int
+    frame_stack: int = 1
+    frame_skip: int = 1
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Shape of the newest frame alone: what one row stores."""
+        return self.observation_shape[1:] if self.frame_stack > 1 else self.observation_shape
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of one frame in bytes."""
+        return prod(self.frame_shape) * np.dtype(self.observation_dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one or several streams, in time order within each stream; all arrays are `[rows]`.
+
+    A STEP row holds the newest frame of the observation, the action taken in it, and what the
+    environment answered to that action: reward (already clipped if training clips) and end flags.
+    """
+
+    stream: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.uint8]
+    frame: npt.NDArray[np.generic]  # [rows, *frame_shape]
+    action: npt.NDArray[np.int32]
+    reward: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    policy_version: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.kind)
+
+    def __getitem__(self, index: slice) -> Rows:
+        """Return the rows of a slice, as views."""
+        return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transitions sampled from the replay buffer, ready for the network.
+
+    `discount` is final: gamma**m for an m-step transition, 0 where the episode terminated, so
+    the target is `reward + discount * value(next_observation)` and nothing downstream knows gamma.
+    """
+
+    observation: torch.Tensor  # [batch, *observation_shape]
+    action: torch.Tensor  # int64 [batch]
+    reward: torch.Tensor  # float32 [batch], discounted n-step sum
+    discount: torch.Tensor  # float32 [batch]
+    next_observation: torch.Tensor  # [batch, *observation_shape], where the value is bootstrapped
+    weights: torch.Tensor  # float32 [batch], importance weights (1 with uniform sampling)
+    keys: torch.Tensor  # int64 [batch, 2]: stream and row number, for priorities
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """Return the batch on a device (Lightning calls this to move batches)."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, function) -> Batch:
+        return Batch(*(function(getattr(self, field.name)) for field in fields(self)))

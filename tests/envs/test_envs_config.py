@@ -1,0 +1,128 @@
+"""Settings: ranges, pickling, YAML, help, and what they may not contain."""
+
+import pickle
+import subprocess
+import sys
+from dataclasses import fields
+
+import jsonargparse
+import pytest
+
+from lrl.envs import AtariConfig, EnvConfig, WrapperConfig
+from lrl.types import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("frame_stack", 0),
+        ("max_episode_steps", 0),
+        ("reward_clip", 0.0),
+        ("reward_clip", -1.0),
+        ("reward_clip", float("nan")),
+        ("reward_clip", float("inf")),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_the_allowed_range(setting, value):
+    with pytest.raises(ConfigError, match=rf"env\.{setting} is {value}, but must be .*") as error:
+        EnvConfig(**{setting: value})
+    assert "0" in str(error.value) or "1" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("frame_skip", 0),
+        ("frame_stack", 0),
+        ("image_height", 0),
+        ("image_width", -1),
+        ("noop_max", -1),
+        ("max_frames_per_episode", 0),
+        ("repeat_action_probability", 1.0),
+        ("repeat_action_probability", -0.1),
+    ],
+)
+def test_an_atari_value_out_of_range_is_named(setting, value):
+    with pytest.raises(ConfigError, match=rf"env\.atari\.{setting} is {value}, but must be"):
+        AtariConfig(**{setting: value})
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        {"kwargs": {"frameskip": 2}},
+        {"wrappers": [WrapperConfig("gymnasium.wrappers.TimeAwareObservation")]},
+        {"frame_stack": 4},
+        {"max_episode_steps": 100},
+    ],
+)
+def test_what_atari_would_ignore_is_refused(ignored):
+    (name,) = ignored
+    with pytest.raises(ConfigError, match=rf"env\.{name} .* ALE/Pong-v5: use .*env\.atari"):
+        EnvConfig(id="ALE/Pong-v5", **ignored)
+
+
+@pytest.mark.parametrize("old", ["PongNoFrameskip-v4", "ale_py:Pong-ramDeterministic-v0"])
+def test_ids_of_the_old_atari_interface_are_refused_with_the_new_one(old):
+    with pytest.raises(ConfigError, match="'ALE/Pong-v5'"):
+        EnvConfig(id=old)
+
+
+def test_a_wrapper_needs_a_module():
+    with pytest.raises(ConfigError, match=r"env\.wrappers\.path is 'ClipReward'"):
+        WrapperConfig("ClipReward")
+
+
+def test_settings_survive_pickling():
+    config = EnvConfig("lrl/Catch-v0", {"rows": 6}, [WrapperConfig("a.B", {"c": 1})], frame_stack=2)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+YAML = """
+env:
+  id: lrl/Catch-v0
+  kwargs: {cell_pixels: 2}
+  wrappers:
+    - path: gymnasium.wrappers.ClipReward
+      kwargs: {min_reward: 0.0, max_reward: 1.0}
+    - path: gymnasium.wrappers.FlattenObservation
+  reward_clip: 1.0
+  atari: {frame_skip: 3}
+"""
+
+
+def test_settings_are_built_from_yaml():
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--env", type=EnvConfig)
+    built = parser.instantiate(parser.parse_string(YAML)).env
+    assert built == EnvConfig(
+        id="lrl/Catch-v0",
+        kwargs={"cell_pixels": 2},
+        wrappers=[
+            WrapperConfig("gymnasium.wrappers.ClipReward", {"min_reward": 0.0, "max_reward": 1.0}),
+            WrapperConfig("gymnasium.wrappers.FlattenObservation"),
+        ],
+        reward_clip=1.0,
+        atari=AtariConfig(frame_skip=3),
+    )
+
+
+@pytest.mark.parametrize("config_class", [EnvConfig, AtariConfig, WrapperConfig])
+def test_every_setting_has_a_help_text(config_class):
+    import inspect
+
+    source = inspect.getsource(config_class)
+    for field in fields(config_class):
+        _, _, after = source.partition(f"\n    {field.name}: ")
+        assert after.partition("\n")[2].lstrip().startswith('"""'), field.name
+
+
+def test_importing_the_package_is_light_and_registers_the_toys():
+    code = (
+        "import sys, lrl.envs, gymnasium\n"
+        "heavy = {'torch', 'lightning', 'ale_py', 'cv2', 'pygame'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "toys = {'lrl/Identity-v0', 'lrl/Chain-v0', 'lrl/Catch-v0', 'lrl/Ledger-v0'}\n"
+        "assert toys <= set(gymnasium.registry), toys\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)

@@ -1,0 +1,110 @@
+"""The toy environments: their best returns, and that nothing simpler reaches them."""
+
+import numpy as np
+import pytest
+
+from lrl.envs import EnvConfig, make_envs
+from lrl.envs.toy import Catch, Chain, Identity, Ledger
+
+
+def play(env, policy, episodes=20):
+    """Return the returns, lengths and last flags of a policy."""
+    results = []
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=episode)
+        total, length, terminated, truncated = 0.0, 0, False, False
+        while not (terminated or truncated):
+            observation, reward, terminated, truncated, _ = env.step(policy(observation))
+            assert observation in env.observation_space
+            total += reward
+            length += 1
+        results.append((total, length, terminated, truncated))
+    return results
+
+
+def catching(image):
+    """Move towards the ball, read from the image."""
+    board = image.reshape(image.shape[-2:])
+    ball, paddle = board[:-1].any(axis=0).argmax(), board[-1].argmax()
+    return int(1 + np.sign(int(ball) - int(paddle)))
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_identity_pays_1_a_step_to_the_matching_action(truncate):
+    env = Identity(truncate=truncate)
+    best = play(env, lambda observation: int(observation.argmax()))
+    assert best == [(10.0, 10, not truncate, truncate)] * 20
+    assert env.optimal_return == 10.0
+    assert np.mean([result[0] for result in play(env, lambda _: 0)]) < 4
+
+
+def test_chain_pays_for_the_whole_way_only():
+    env = Chain()
+    assert env.optimal_return == pytest.approx(0.6)
+    assert play(env, lambda _: 1, 1) == [(pytest.approx(0.6), 5, True, False)]
+    assert play(env, lambda _: 0, 1) == [(pytest.approx(-5.0), 50, False, True)]
+
+
+@pytest.mark.parametrize("length", [2, 3, 10])
+def test_chain_of_any_length(length):
+    env = Chain(length)
+    ((total, steps, *_),) = play(env, lambda _: 1, 1)
+    assert total == pytest.approx(env.optimal_return)
+    assert steps == length - 1
+
+
+def test_chain_reaching_the_end_with_the_last_move_is_no_truncation():
+    assert play(Chain(6, max_moves=5), lambda _: 1, 1) == [(pytest.approx(0.6), 5, True, False)]
+
+
+def test_catch_can_always_be_won_and_not_by_standing_still():
+    env = Catch()
+    assert play(env, catching) == [(1.0, 9, True, False)] * 20
+    assert env.optimal_return == 1.0
+    assert {result[0] for result in play(env, lambda _: 1)} == {1.0, -1.0}
+
+
+def test_catch_draws_the_ball_and_the_paddle():
+    env = Catch(rows=3, columns=3, cell_pixels=2)
+    image, _ = env.reset(seed=0)
+    assert image.shape == (1, 6, 6)
+    assert image.dtype == np.uint8
+    np.testing.assert_array_equal(image[0, 4:], [[0, 0, 255, 255, 0, 0]] * 2)
+    assert image[0, :2].sum() == 4 * 255
+    assert not image[0, 2:4].any()
+
+
+def test_catch_without_a_channel_axis_stacks_like_atari():
+    config = EnvConfig("lrl/Catch-v0", {"channel_axis": False}, frame_stack=4)
+    envs = make_envs(config, 2, training=True)
+    assert envs.spec.observation_shape == (4, 10, 5)
+    assert envs.spec.frame_shape == (10, 5)
+    observation = envs.reset([0, 1])
+    total = np.zeros(2)
+    for _ in range(9):
+        step = envs.step([catching(stack[-1]) for stack in observation])
+        observation = step.observation
+        total += step.reward
+    assert step.terminated.all()
+    assert total.tolist() == [1.0, 1.0]
+
+
+def test_ledger_encodes_in_base_256():
+    env = Ledger(end_probability=0.0)
+    frame, _ = env.reset(seed=2**32 + 258)
+    np.testing.assert_array_equal(frame, [[0, 0, 1, 2], [0, 0, 0, 0], [0, 0, 0, 0]])
+    for _ in range(300):
+        frame, *_ = env.step(0)
+    np.testing.assert_array_equal(frame, [[0, 0, 1, 2], [0, 0, 0, 0], [0, 0, 1, 44]])
+    frame, _ = env.reset()
+    assert Ledger.decode(frame).tolist() == [258, 1, 0]
+    assert Ledger.decode(np.stack([frame, frame])[None]).tolist() == [[[258, 1, 0]] * 2]
+
+
+def test_ledger_ends_both_ways_and_labels_rewards():
+    results = play(Ledger(), lambda _: 0, 200)
+    assert 60 < sum(terminated for *_, terminated, _ in results) < 140
+    assert all(terminated != truncated for *_, terminated, truncated in results)
+    assert 7 < np.mean([length for _, length, *_ in results]) < 13
+    assert Ledger.reward(0, 0, 0) == -8.0
+    assert Ledger.reward(1, 2, 1) == (31 + 14 + 3) % 17 - 8 == 6

@@ -1,0 +1,80 @@
+import multiprocessing
+import os
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from transport_actors import names_in
+
+import lrl.transport.shared
+from lrl.transport import SharedBlock
+from lrl.types import ConfigError
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc and memfd are Linux's")
+
+
+def double_first(block: SharedBlock) -> None:
+    block.array(np.int64, 4)[0] *= 2
+    block.close()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_child_writes_what_the_parent_reads(method):
+    block = SharedBlock(64)
+    block.array(np.int64, 4)[:] = 21
+    process = multiprocessing.get_context(method).Process(target=double_first, args=(block,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert block.array(np.int64, 4).tolist() == [42, 21, 21, 21]
+
+
+def test_block_is_zeroed_and_views_lie_where_they_should():
+    block = SharedBlock(100)
+    assert not block.array(np.uint8, 100).any()
+    block.array(np.uint16, (2, 3), offset=10)[1, 2] = 0x0201
+    assert np.flatnonzero(block.array(np.uint8, 100)).tolist() == [20, 21]
+    with pytest.raises(TypeError):
+        block.array(np.uint8, 101)
+
+
+def test_views_outlive_a_closed_block():
+    block = SharedBlock(64)
+    view = block.array(np.uint8, 64)
+    view[:] = 7
+    block.close()
+    block.close()
+    assert (view == 7).all()
+    with pytest.raises(ValueError, match="closed"):
+        block.array(np.uint8, 1)
+
+
+def test_more_than_the_free_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(lrl.transport.shared, "available_bytes", lambda: 2_000_000)
+    with pytest.raises(ConfigError) as error:
+        SharedBlock(3_000_000, "lower x")
+    assert str(error.value) == "3.00 MB of shared memory are needed, 2.00 MB are free: lower x"
+    SharedBlock(1_000_000).close()
+
+
+def test_system_that_refuses_memory_says_so_too(monkeypatch):
+    monkeypatch.setattr(lrl.transport.shared, "available_bytes", lambda: None)
+    with pytest.raises(ConfigError, match="less is free: lower x"):
+        SharedBlock(2**62, "lower x")
+
+
+def test_plain_pickle_is_refused():
+    with pytest.raises(RuntimeError, match="inheritance"):
+        pickle.dumps(SharedBlock(64))
+
+
+@linux
+def test_block_has_no_name_and_leaves_no_descriptor():
+    names, descriptors = names_in("/dev/shm"), names_in("/proc/self/fd")
+    block = SharedBlock(64)
+    assert names_in("/dev/shm") == names
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in names_in("/proc/self/fd")[:-1]]
+    assert "/memfd:lrl (deleted)" in links
+    block.close()
+    assert names_in("/proc/self/fd") == descriptors

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.learner import DQN, ReplayDataModule
+from lrl.learner.datamodule import callbacks_of
 from lrl.types import ConfigError
 
 _SUBCOMMANDS = ("fit", "validate", "test")
@@ -35,7 +36,7 @@ class Outcome(L.Callback):
 
 
 class SaveConfig(SaveConfigCallback):
-    """Save the full configuration beside the checkpoints, and give it to every logger, flattened."""
+    """Save the full configuration beside the checkpoints, and give it flattened to loggers."""
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Log the configuration as `section.key` hyperparameters."""
@@ -83,7 +84,7 @@ def resolve_checkpoint(path: str | None, runs: Path, name: str) -> str | None:
         if candidate.is_file():
             return str(candidate)
     raise ConfigError(
-        f"--ckpt_path {path}: no run in {runs / name} has checkpoints/{path}.ckpt; train one first, "
+        f"--ckpt_path {path}: no run in {runs / name} has checkpoints/{path}.ckpt; train one, "
         "or give the path of a checkpoint"
     )
 
@@ -162,7 +163,9 @@ class LrlCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Say what was reached and what to do next."""
-        callback = next(c for c in self.trainer.callbacks if isinstance(c, ActorLearnerCallback))  # pyright: ignore
+        callback = next(
+            c for c in callbacks_of(self.trainer) if isinstance(c, ActorLearnerCallback)
+        )
         if not self.trainer.is_global_zero:
             return
         best, folder = callback.best_model_path, self.trainer.log_dir

@@ -1,4 +1,4 @@
-"""Evaluation: seeded episodes on the raw reward, one code for training, `lrl validate` and `test`."""
+"""Evaluation: seeded episodes on raw rewards; training, `lrl validate` and `test` share it."""
 
 from __future__ import annotations
 

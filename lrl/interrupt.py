@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a safe place: the first one is noticed between steps, the second at once."""
+"""Ctrl-C that waits for a safe place: between steps the first time, at once the second."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Recipe:
             arguments = dict(part.keywords)
         if not isinstance(target, type) or "<locals>" in target.__qualname__:
             raise ConfigError(
-                f"{name} must be a class at the top level of a module, or functools.partial of one, "
+                f"{name} must be a class at the top level of a module, or a partial of one, "
                 f"got {part!r}"
             )
         return cls(f"{target.__module__}.{target.__qualname__}", _plain(arguments, name))

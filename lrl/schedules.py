@@ -1,4 +1,4 @@
-"""Schedules: pure functions from a step to a float, used for exploration and other annealed values."""
+"""Schedules: pure functions from a step to a float, for exploration and annealing."""
 
 from __future__ import annotations
 

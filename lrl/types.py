@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 
@@ -114,5 +116,5 @@ class Batch:
         """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
         return self._map(lambda tensor: tensor.pin_memory())
 
-    def _map(self, function) -> Batch:
+    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         return Batch(*(function(getattr(self, field.name)) for field in fields(self)))

@@ -234,7 +234,7 @@ class ActorManager:
             raise ActorError(f"{message}\n(it failed before its first step: not restarted)")
         if len(worker.deaths) > self.config.max_restarts:
             raise ActorError(
-                f"{message}\n(it failed {len(worker.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s; "
+                f"{message}\n(failed {len(worker.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s; "
                 f"actors.max_restarts is {self.config.max_restarts})"
             )
         delay = min(30.0, 0.1 * 2 ** (len(worker.deaths) - 1))

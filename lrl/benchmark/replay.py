@@ -63,9 +63,9 @@ def measure(rows: int, calls: int, device: str = "cpu") -> dict[str, float]:
     """Fill a buffer of `rows` rows, overwrite some of it, and sample; return figures by name."""
     buffer = ReplayBuffer(ATARI, rows, NUM_STREAMS, device=device)
     rng = np.random.default_rng(0)
-    steps = CHUNK_ROWS // NUM_STREAMS
-    # A whole number of episodes, so that repeating the chunks continues each stream correctly.
-    chunks = [make_chunk(rng, first) for first in range(0, EPISODE_ROWS * steps, steps)]
+    # Two episodes: repeating these chunks continues each stream correctly.
+    firsts = range(0, 2 * EPISODE_ROWS, CHUNK_ROWS // NUM_STREAMS)
+    chunks = [make_chunk(rng, first) for first in firsts]
 
     def append(number: int) -> None:
         buffer.append(chunks[number % len(chunks)])

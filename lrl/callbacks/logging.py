@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 
 import lightning as L
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers import Logger
 
 _log = logging.getLogger(__name__)
 
@@ -15,7 +16,11 @@ _log = logging.getLogger(__name__)
 def log_metrics(trainer: L.Trainer, metrics: Mapping[str, float]) -> None:
     """Write metrics at `global_step`; a logger that fails is reported and skipped."""
     for logger in trainer.loggers:
-        try:
-            logger.log_metrics(dict(metrics), step=trainer.global_step)
-        except Exception:
-            _log.exception("%s could not log; training goes on", type(logger).__name__)
+        _log_to(logger, metrics, trainer.global_step)
+
+
+def _log_to(logger: Logger, metrics: Mapping[str, float], step: int) -> None:
+    try:
+        logger.log_metrics(dict(metrics), step=step)
+    except Exception:
+        _log.exception("%s could not log; training goes on", type(logger).__name__)

@@ -11,7 +11,10 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
 from lrl.callbacks.actor_learner import ActorLearnerCallback
+from lrl.learner.datamodule import callbacks_of, dataset_of
 from lrl.types import ConfigError
+
+_BAR_FORMAT = "{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}"
 
 
 class RLProgressBar(ProgressBar):
@@ -47,8 +50,7 @@ class RLProgressBar(ProgressBar):
         if not self._enabled:
             return
         self._metrics = next(
-            (c for c in trainer.callbacks if isinstance(c, ActorLearnerCallback)),  # pyright: ignore
-            None,
+            (c for c in callbacks_of(trainer) if isinstance(c, ActorLearnerCallback)), None
         )
         terminal = sys.stderr.isatty()
         self._interval = self.refresh_seconds * (1 if terminal else 10)
@@ -60,7 +62,7 @@ class RLProgressBar(ProgressBar):
             dynamic_ncols=terminal,
             mininterval=self._interval,
             maxinterval=self._interval * 2,
-            bar_format="{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}",
+            bar_format=_BAR_FORMAT,
         )
 
     def on_train_batch_end(
@@ -93,7 +95,7 @@ class RLProgressBar(ProgressBar):
         """Return what follows the step count."""
         latest = self._metrics.throughput.latest if self._metrics else {}
         evaluation = trainer.callback_metrics.get("eval/return_mean")
-        dataset = trainer.datamodule.dataset  # pyright: ignore[reportAttributeAccessIssue]
+        dataset = dataset_of(trainer)
         parts = [
             f"{dataset.env_steps:,} env steps",
             f"{latest.get('speed/env_steps_per_second', 0.0):,.0f}/s",

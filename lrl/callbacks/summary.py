@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from lrl.actors.manager import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
+from lrl.learner.datamodule import datamodule_of
 
 _log = logging.getLogger(__name__)
 
@@ -51,17 +51,15 @@ class RunSummary(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         """Stop the actors and write the summary of a run that ended early."""
-        datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        if datamodule is not None:
-            datamodule.close()
+        datamodule_of(trainer).close()
         self.write(trainer, f"ended by {type(exception).__name__}")
 
     @rank_zero_only
     def write(self, trainer: L.Trainer, outcome: str) -> None:
         """Write the file and the table, if training ever began."""
-        datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        dataset = datamodule and datamodule.dataset
-        if self._folder is None or not dataset or dataset.source is None:
+        datamodule = datamodule_of(trainer)
+        dataset = datamodule.dataset
+        if self._folder is None or dataset is None or dataset.source is None:
             return
         seconds = time.monotonic() - self._started
         actors: list[ActorStatistics] = dataset.source.statistics()
@@ -109,10 +107,12 @@ def actor_table(actors: Sequence[ActorStatistics]) -> str:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+    packages = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

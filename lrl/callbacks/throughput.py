@@ -10,7 +10,9 @@ import torch
 
 from lrl.callbacks.logging import log_metrics
 from lrl.callbacks.weight_sync import WeightSync
+from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
+from lrl.learner.dqn import is_logging_step
 from lrl.learner.sources import mean
 
 
@@ -32,7 +34,7 @@ class Throughput(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begin counting."""
-        self._last = self._totals(trainer, _dataset(trainer))
+        self._last = self._totals(trainer, dataset_of(trainer))
         self._optimise_seconds = 0.0
 
     def on_train_batch_start(
@@ -53,15 +55,16 @@ class Throughput(L.Callback):
         self._optimise_seconds += time.perf_counter() - self._batch_started
         step = trainer.global_step
         stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if stepped and step % max(trainer.log_every_n_steps, 1) == 0:
+        if stepped and is_logging_step(trainer, step):
             self.latest = self._collect(trainer, pl_module)
             log_metrics(trainer, self.latest)
 
     def _collect(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, float]:
-        dataset = _dataset(trainer)
+        dataset = dataset_of(trainer)
         source = dataset.source
         assert source is not None
-        metrics = {name: float(value) for name, value in pl_module.statistics.items()}
+        module: Any = pl_module
+        metrics = {name: float(value) for name, value in module.statistics.items()}
         metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
         metrics["train/epsilon"] = _epsilon_mean(trainer, dataset)
         counts = torch.tensor(
@@ -76,9 +79,9 @@ class Throughput(L.Callback):
             device=pl_module.device,
         )
         counts = trainer.strategy.reduce(counts, reduce_op="sum")
-        env_steps, episodes, received, dropped, restarts = counts.tolist()  # pyright: ignore
+        env_steps, episodes, received, dropped, restarts = torch.as_tensor(counts).tolist()
         metrics["count/env_steps"] = env_steps
-        metrics["count/frames"] = env_steps * trainer.datamodule.env_spec.frame_skip  # pyright: ignore
+        metrics["count/frames"] = env_steps * datamodule_of(trainer).env_spec.frame_skip
         metrics["count/learner_steps"] = float(trainer.global_step)
         metrics["count/rows_received"] = received
         metrics["count/rows_dropped"] = dropped
@@ -129,10 +132,5 @@ class Throughput(L.Callback):
         }
 
 
-def _dataset(trainer: L.Trainer) -> ReplayDataset:
-    return trainer.datamodule.dataset  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _epsilon_mean(trainer: L.Trainer, dataset: ReplayDataset) -> float:
-    datamodule = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-    return datamodule.epsilon_mean(dataset.env_steps * trainer.world_size)
+    return datamodule_of(trainer).epsilon_mean(dataset.env_steps * trainer.world_size)

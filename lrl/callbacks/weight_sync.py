@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 
+from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.types import ConfigError
 
 
@@ -44,8 +45,8 @@ class WeightSync(L.Callback):
         """Publish when the period has passed."""
         step = trainer.global_step
         if step % self.period_learner_steps == 0 and step != self.policy_version:
-            datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-            datamodule.publish(pl_module.online, step)
+            module: Any = pl_module
+            datamodule_of(trainer).publish(module.online, step)
             self.policy_version = step
 
 
@@ -61,5 +62,5 @@ class PriorityUpdate(L.Callback):
         batch_idx: int,
     ) -> None:
         """Pass on the keys and priorities that `training_step` returned."""
-        datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        datamodule.dataset.update_priorities(outputs["keys"], outputs["priorities"])
+        dataset = dataset_of(trainer)
+        dataset.update_priorities(outputs["keys"], outputs["priorities"])

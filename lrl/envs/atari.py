@@ -83,7 +83,8 @@ class AtariEnvs(StreamEnvs):
         self._pid = os.getpid()
 
     def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
-        observation, info = self._checked_backend().reset(seed=np.array(seeds) % 2**31)
+        small = np.array([seed % 2**31 for seed in seeds])
+        observation, info = self._checked_backend().reset(seed=small)
         self._lives = info["lives"]
         return observation
 

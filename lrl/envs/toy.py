@@ -198,7 +198,7 @@ class Ledger(gymnasium.Env):
         return float((31 * episode + 7 * time + 3 * action) % 17 - 8)
 
     @staticmethod
-    def decode(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    def decode(frame: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
         """Read frames `[..., 3, 4]` as `[..., 3]`: instance, episode, step.
 
         Example:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 (the community's name)
+from torch.nn import functional as F
 
 from lrl.functional._shapes import Float
 

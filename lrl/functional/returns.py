@@ -29,12 +29,15 @@ def n_step_return(
         >>> n_step_return(rewards, terminated, truncated, gamma=0.5)
         (tensor([1.7500, 1.5000, 1.5000]), tensor([0.1250, 0.0000, 0.2500]), tensor([3, 2, 2]))
     """
+    if rewards.shape[1] == 1:  # the usual case, spared a dozen small operations
+        discount = rewards.new_full((len(rewards),), gamma).masked_fill_(terminated[:, 0], 0.0)
+        return rewards[:, 0], discount, torch.ones_like(discount, dtype=torch.int64)
     ended = terminated | truncated
-    inside = ended.cumsum(1) - ended.long() == 0  # no end in an earlier column
+    inside = torch.ones_like(ended)  # no end in an earlier column
+    inside[:, 1:] = ended[:, :-1].cumsum(1) == 0
     steps = inside.sum(1)
-    exponents = torch.arange(rewards.shape[1] + 1, dtype=torch.float64, device=rewards.device)
-    powers = (gamma**exponents).to(rewards.dtype)
+    powers = rewards.new_tensor([gamma**step for step in range(rewards.shape[1] + 1)])
     # `where`, not a product: a column behind the end may hold NaN, and 0 * NaN is NaN.
     returns = torch.where(inside, rewards * powers[:-1], 0.0).sum(1)
-    discount = powers[steps].masked_fill((terminated & inside).any(1), 0.0)
+    discount = torch.where((terminated & inside).any(1), 0.0, powers[steps])
     return returns, discount, steps

@@ -8,8 +8,8 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lrl.actors.actor import Actor
 from lrl.actors.config import ActorConfig
@@ -99,7 +99,7 @@ class ReplayDataModule(L.LightningDataModule):
             self._build_dataset(spec)
 
     def _check_weight_sync(self) -> None:
-        callbacks = self._trainer().callbacks  # pyright: ignore[reportAttributeAccessIssue]
+        callbacks = callbacks_of(self._trainer())
         synced = any(getattr(callback, "syncs_weights", False) for callback in callbacks)
         if self.actors.num_actors > 0 and not synced:
             raise ConfigError(
@@ -114,8 +114,8 @@ class ReplayDataModule(L.LightningDataModule):
         insert_size = self.actors.envs_per_actor if synchronous else self.actors.chunk_rows
         if synchronous and self.rate.samples_per_insert is None:
             raise ConfigError(
-                "rate.samples_per_insert is null (free running) but actors.num_actors is 0: without "
-                "actors in the background the ratio decides when to act; set it to a number"
+                "rate.samples_per_insert is null (free running) but actors.num_actors is 0: "
+                "without background actors the ratio decides when to act; set it to a number"
             )
         limiter = RateLimiter(self.rate, self.replay.batch_size, insert_size)
         limiter.check(self.replay.capacity)
@@ -259,3 +259,30 @@ class ReplayDataModule(L.LightningDataModule):
             f"learner: {threads} torch thread(s) on {cpus} core(s) beside "
             f"{self.actors.num_actors} actor(s) (data.learner_threads)"
         )
+
+
+def datamodule_of(trainer: L.Trainer) -> ReplayDataModule:
+    """Return the datamodule that a Trainer fits with.
+
+    Raises:
+        ConfigError: It is none of lrl's.
+    """
+    datamodule = getattr(trainer, "datamodule", None)
+    if not isinstance(datamodule, ReplayDataModule):
+        raise ConfigError(
+            "lrl's callbacks need a ReplayDataModule: trainer.fit(model, datamodule=...), got "
+            f"{type(datamodule).__name__}"
+        )
+    return datamodule
+
+
+def dataset_of(trainer: L.Trainer) -> ReplayDataset:
+    """Return the dataset of a Trainer that is fitting."""
+    dataset = datamodule_of(trainer).dataset
+    assert dataset is not None, "setup('fit') builds it"
+    return dataset
+
+
+def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
+    """Return a Trainer's callbacks."""
+    return getattr(trainer, "callbacks", [])

@@ -160,7 +160,7 @@ class DQN(L.LightningModule):
 
         Lightning's own clipping refuses fused optimizers under bf16; the norm is needed anyway.
         """
-        clip = gradient_clip_val if gradient_clip_val else float("inf")
+        clip = gradient_clip_val or float("inf")
         if gradient_clip_algorithm == "value":
             if gradient_clip_val:
                 nn.utils.clip_grad_value_(self.online.parameters(), clip)
@@ -196,8 +196,8 @@ class DQN(L.LightningModule):
         self._log_evaluation(batch)
 
     def _log_evaluation(self, batch: Mapping[str, Tensor]) -> None:
-        returns = self.all_gather(batch["return"]).reshape(-1)  # pyright: ignore
-        lengths = self.all_gather(batch["length"]).reshape(-1)  # pyright: ignore
+        returns = torch.as_tensor(self.all_gather(batch["return"])).reshape(-1)
+        lengths = torch.as_tensor(self.all_gather(batch["length"])).reshape(-1)
         statistics = {
             "eval/return_mean": returns.mean(),
             "eval/return_std": returns.std(correction=0),
@@ -210,8 +210,13 @@ class DQN(L.LightningModule):
         self.log_dict(statistics, logger=self.trainer.state.fn != "fit", batch_size=1)
 
     def _is_logging_step(self) -> bool:
-        trainer = self.trainer
-        return (trainer.global_step + 1) % max(trainer.log_every_n_steps, 1) == 0
+        return is_logging_step(self.trainer, self.trainer.global_step + 1)
+
+
+def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
+    """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
+    interval: int = getattr(trainer, "log_every_n_steps", 0)
+    return interval > 0 and learner_step % interval == 0
 
 
 def _as_spec(spec: EnvSpec | Mapping[str, Any] | None) -> EnvSpec | None:

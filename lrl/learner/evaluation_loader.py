@@ -1,4 +1,4 @@
-"""Evaluation episodes in the shape of a dataloader, so that evaluation is Lightning's validation."""
+"""Evaluation episodes in the shape of a dataloader: evaluation is Lightning's validation."""
 
 from __future__ import annotations
 

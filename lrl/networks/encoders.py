@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -50,7 +51,7 @@ class MLPEncoder(Encoder):
             )
         sizes = [prod(observation_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         self.layers = nn.Sequential(*layers)
         self.num_features = sizes[-1]
@@ -75,7 +76,7 @@ class NatureEncoder(Encoder):
         super().__init__()
         if len(observation_shape) != 3 or min(observation_shape[1:]) < 36:
             raise ConfigError(
-                "encoder: NatureEncoder needs observations of shape (frames, height, width) with at "
+                "encoder: NatureEncoder needs observations of shape (frames, height, width), at "
                 f"least 36 pixels a side, got {observation_shape}; use MLPEncoder or your own"
             )
         self.convolutions = nn.Sequential(

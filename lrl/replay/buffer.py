@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lrl.memory import available_bytes, format_bytes
 from lrl.replay.samplers import Sampler, UniformSampler
-from lrl.replay.streams import Streams
+from lrl.replay.streams import IndexArray, Streams
 from lrl.replay.transitions import Transitions
 from lrl.types import Batch, ConfigError, EnvSpec, Rows
 
@@ -32,7 +32,7 @@ class ReplayBuffer:
         gamma: Discount of one environment step.
         sampler: Chooses rows; uniform by default.
         seed: Seed of the sampling generator.
-        device: Where rows are stored and batches are built.
+        device: Where frames are stored and batches are built.
 
     Raises:
         ConfigError: A setting is out of range, the rings are too short for one transition, or
@@ -82,7 +82,7 @@ class ReplayBuffer:
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device)
         self._transitions = Transitions(self.streams, spec.frame_stack, n_step, gamma)
         self._sampler = sampler if sampler is not None else UniformSampler()
-        self._generator = torch.Generator(device).manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
 
     @staticmethod
     def bytes_needed(spec: EnvSpec, capacity: int, num_streams: int = 1) -> int:
@@ -96,7 +96,7 @@ class ReplayBuffer:
             return
         # In pieces that cannot overwrite rows of their own, so that every change is reported.
         for start in range(0, len(rows), self._rows_per_stream):
-            counts, oldest = self.streams.counts.clone(), self.streams.oldest.clone()
+            counts, oldest = self.streams.counts.copy(), self.streams.oldest.copy()
             piece = rows[start : start + self._rows_per_stream]
             self.env_steps_inserted += self.streams.append(piece)
             self._sampler.rows_changed(
@@ -122,13 +122,15 @@ class ReplayBuffer:
 
     def samplable_keys(self) -> Tensor:
         """List the keys of all rows that can be sampled now. Slow: for tests and inspection."""
-        return self._transitions.samplable_keys()
+        return torch.from_numpy(self._transitions.samplable_keys())
 
     def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
         """Hand priorities to the sampler; those of rows that were overwritten are dropped."""
         if self._sampler.needs_priorities:
-            keep = self._transitions.samplable(keys)
-            self._sampler.update_priorities(keys[keep], priorities[keep])
+            rows = keys.cpu().numpy()
+            keep = self._transitions.samplable(rows)
+            values = priorities.detach().float().cpu().numpy()
+            self._sampler.update_priorities(rows[keep], values[keep])
 
     @property
     def needs_priorities(self) -> bool:
@@ -146,9 +148,9 @@ class ReplayBuffer:
         if not self._sampler.needs_priorities:
             self._transitions.n_step = n_step
             return
-        before = self.samplable_keys()
+        before = self._transitions.samplable_keys()
         self._transitions.n_step = n_step
-        now = self.samplable_keys()
+        now = self._transitions.samplable_keys()
         self._sampler.rows_changed(added=_without(now, before), removed=_without(before, now))
 
     @property
@@ -232,6 +234,7 @@ def _check_memory(spec: EnvSpec, capacity: int, num_streams: int, device: str) -
     )
 
 
-def _without(keys: Tensor, others: Tensor) -> Tensor:
+def _without(keys: IndexArray, others: IndexArray) -> IndexArray:
     """Return the keys that are not among the others."""
-    return keys[~(keys.unsqueeze(1) == others).all(2).any(1)]
+    known = set(map(tuple, others.tolist()))
+    return keys[[tuple(key) not in known for key in keys.tolist()]]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from lrl.replay.streams import IndexArray
 from lrl.replay.transitions import Transitions
 
 
@@ -29,14 +31,14 @@ class Sampler(ABC):
     @abstractmethod
     def sample(
         self, transitions: Transitions, batch_size: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
         """Return keys (int64 `[batch, 2]`) of samplable rows and their weights (float32).
 
         Raises:
             NotEnoughRows: No row is samplable.
         """
 
-    def rows_changed(self, added: Tensor, removed: Tensor) -> None:
+    def rows_changed(self, added: IndexArray, removed: IndexArray) -> None:
         """Note the keys that are samplable from now on and those that no longer are.
 
         Called only where `needs_priorities` is set. Among `removed` may be keys that never were
@@ -44,17 +46,17 @@ class Sampler(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} needs priorities: define rows_changed")
 
-    def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
+    def update_priorities(self, keys: IndexArray, priorities: npt.NDArray[np.float32]) -> None:
         """Set the priorities of samplable keys. Called only where `needs_priorities` is set."""
         raise NotImplementedError(
             f"{type(self).__name__} needs priorities: define update_priorities"
         )
 
-    def state_dict(self) -> dict[str, Tensor | float | int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what has to survive a restart, without anything that is kept per row."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Tensor | float | int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         if state:
             raise ValueError(f"{type(self).__name__} has no state, but was given {sorted(state)}")
@@ -72,23 +74,23 @@ class UniformSampler(Sampler):
 
     def sample(
         self, transitions: Transitions, batch_size: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
         """Draw keys uniformly; all weights are 1."""
-        weights = torch.ones(batch_size, device=transitions.streams.device)
-        return self._draw(transitions, batch_size, generator), weights
+        keys = self._draw(transitions, batch_size, generator)
+        return keys, np.ones(batch_size, np.float32)
 
     def _draw(
         self, transitions: Transitions, batch_size: int, generator: torch.Generator
-    ) -> Tensor:
+    ) -> IndexArray:
         streams = transitions.streams
-        found: list[Tensor] = []
+        found: list[IndexArray] = []
         missing = batch_size
         for _ in range(self.max_rounds if streams.num_rows else 0):
             keys = streams.draw(missing + missing // 8 + 8, generator)
             found.append(keys[transitions.samplable(keys)][:missing])
             missing -= len(found[-1])
             if not missing:
-                return torch.cat(found) if len(found) > 1 else found[0]
+                return np.concatenate(found)
         keys = transitions.samplable_keys()
         if not len(keys):
             raise NotEnoughRows(
@@ -96,5 +98,5 @@ class UniformSampler(Sampler):
                 f"{streams.num_streams} streams, and a transition needs {transitions.n_step} "
                 "step(s) of one episode and the observation after them; append more rows first"
             )
-        chosen = torch.randint(len(keys), (missing,), generator=generator, device=streams.device)
-        return torch.cat((*found, keys[chosen]))
+        chosen = torch.randint(len(keys), (missing,), generator=generator).numpy()
+        return np.concatenate((*found, keys[chosen]))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from lrl.functional.returns import n_step_return
-from lrl.replay.streams import KIND_BITS, TERMINATED, TRUNCATED, Streams
-from lrl.types import Batch, RowKind
+from lrl.replay.streams import (
+    BOUNDARY_FLAGS,
+    GAP_FLAGS,
+    PREFIX_FLAGS,
+    TERMINATED,
+    TRUNCATED,
+    IndexArray,
+    Streams,
+)
+from lrl.types import Batch
 
 
 class Transitions:
@@ -22,8 +31,8 @@ class Transitions:
     Args:
         streams: The rows.
         frame_stack: Frames in an observation.
-        n_step: Steps of a transition, unless the episode ends earlier.
-        gamma: Discount of one step.
+        n_step: Environment steps of a transition, unless the episode ends earlier.
+        gamma: Discount of one environment step.
     """
 
     def __init__(self, streams: Streams, frame_stack: int, n_step: int, gamma: float) -> None:
@@ -31,100 +40,100 @@ class Transitions:
         self.frame_stack = frame_stack
         self.n_step = n_step
         self.gamma = gamma
-        self._known_key: Tensor | None = None
+        self._known_key: IndexArray | None = None
 
-    def samplable(self, keys: Tensor) -> Tensor:
+    def samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
         """Tell which keys `[count, 2]` may be sampled now; overwritten and future rows may not."""
         return self._inspect(keys)[0]
 
-    def samplable_keys(self) -> Tensor:
+    def samplable_keys(self) -> IndexArray:
         """List every key that may be sampled now. Goes through all rows: for fallback and tests."""
         found = [keys[self.samplable(keys)] for keys in self.streams.all_keys()]
-        return torch.cat(found) if found else torch.empty((0, 2), dtype=torch.int64)
+        return np.concatenate([np.empty((0, 2), np.int64), *found])
 
     def any_samplable(self) -> bool:
         """Tell whether at least one row may be sampled; costs little once one was found."""
-        if self._known_key is not None and self.samplable(self._known_key).item():
+        if self._known_key is not None and self.samplable(self._known_key)[0]:
             return True
         self._known_key = None
-        for keys in self.streams.all_keys(chunk_rows=1024):
-            keys = keys[self.samplable(keys)]
-            if len(keys):
-                self._known_key = keys[-1:]
+        for keys in self.streams.all_keys(chunk_rows=4096):
+            found = keys[self.samplable(keys)]
+            if len(found):
+                self._known_key = found[-1:]
                 return True
         return False
 
-    def became_samplable(self, counts_before: Tensor) -> Tensor:
+    def became_samplable(self, counts_before: IndexArray) -> IndexArray:
         """List the keys that became samplable since the streams had `counts_before` rows."""
-        start = (counts_before - self.n_step).maximum(self.streams.oldest)
-        keys = _ranges(start, self.streams.counts)
+        start = np.maximum(counts_before - self.n_step, self.streams.oldest)
+        keys = _key_ranges(start, self.streams.counts)
         samplable, last = self._inspect(keys)
-        return keys[samplable & (last >= counts_before.take(keys[:, 0]))]
+        return keys[samplable & (last >= counts_before[keys[:, 0]])]
 
-    def no_longer_samplable(self, oldest_before: Tensor) -> Tensor:
-        """List the keys that lost a row of their stack since `oldest_before` were the oldest."""
-        lost = self.frame_stack - 1
-        return _ranges(oldest_before, self.streams.oldest + lost * (self.streams.oldest > 0))
+    def no_longer_samplable(self, oldest_before: IndexArray) -> IndexArray:
+        """List the keys that were overwritten, or lost a row of their stack, since then."""
+        oldest = self.streams.oldest
+        stop = np.where(oldest > oldest_before, oldest + self.frame_stack - 1, oldest_before)
+        return _key_ranges(oldest_before, stop)
 
-    def batch(self, keys: Tensor, weights: Tensor) -> Batch:
+    def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> Batch:
         """Build the transitions of samplable keys.
 
         Observation and next observation are views of one newly allocated block of frames, and
         overlap with `n_step` 1: read them, do not write into them.
         """
-        stream, number = keys.unbind(1)
-        window = self.streams.slots(stream, number.unsqueeze(1) + self._arange(0, self.n_step))
-        flags = self.streams.flags(window)
+        streams, device = self.streams, self.streams.device
+        stream, number = keys[:, 0], keys[:, 1]
+        window = streams.slots(stream, number[:, None] + np.arange(self.n_step))
+        flags = streams.flags(window)
         reward, discount, steps = n_step_return(
-            self.streams.reward(window),
-            (flags & TERMINATED).bool(),
-            (flags & TRUNCATED).bool(),
+            torch.from_numpy(streams.rewards(window)),
+            torch.from_numpy((flags & TERMINATED).view(np.bool_)),
+            torch.from_numpy((flags & TRUNCATED) != 0),
             self.gamma,
         )
         # Where nothing is bootstrapped, the row after the last may not exist: stay on the last.
-        final = number + steps - (discount == 0).long()
+        final = number + steps.numpy() - (discount.numpy() == 0)
         frames = self.frame_stack
-        stack = self._arange(1 - frames, 1)
-        rows = [number.unsqueeze(1) + stack]
-        rows.append(final.unsqueeze(1) + (stack if self.n_step > 1 else stack[-1:]))
-        block = self.streams.frames(self.streams.slots(stream, torch.cat(rows, dim=1)))
+        stack = np.arange(1 - frames, 1)
+        next_stack = stack if self.n_step > 1 else stack[-1:]
+        rows = np.concatenate((number[:, None] + stack, final[:, None] + next_stack), axis=1)
+        block = streams.frames(streams.slots(stream, rows))
         return Batch(
             observation=block[:, :frames] if frames > 1 else block[:, 0],
-            action=self.streams.action(window[:, 0]),
-            reward=reward,
-            discount=discount,
+            action=torch.from_numpy(streams.actions(window[:, 0])).to(device),
+            reward=reward.to(device),
+            discount=discount.to(device),
             next_observation=block[:, -frames:] if frames > 1 else block[:, -1],
-            weights=weights,
-            keys=keys,
+            weights=torch.from_numpy(weights).to(device),
+            keys=torch.from_numpy(keys).to(device),
         )
 
-    def _inspect(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Tell which keys are samplable and the number of the last row that each one needs."""
+    def _inspect(self, keys: IndexArray) -> tuple[npt.NDArray[np.bool_], IndexArray]:
+        """Tell which keys are samplable, and the number of the last row that each one needs."""
         frames, n = self.frame_stack, self.n_step
-        stream, number = keys.unbind(1)
-        rows = number.unsqueeze(1) + self._arange(1 - frames, n + 1)
+        stream, number = keys[:, 0], keys[:, 1]
+        oldest_needed = number - (frames - 1)
+        rows = oldest_needed[:, None] + np.arange(frames + n)
         flags = self.streams.flags(self.streams.slots(stream, rows))
-        stack_ok = (flags[:, :frames] & KIND_BITS != RowKind.GAP).all(1)
-        # The window ends at the first row that is anything but a plain STEP row (flags 0).
-        stops = flags[:, frames - 1 : -2] != 0  # row i to i+n-2: one after which it would go on
-        steps = (stops.cumsum(1) == 0).sum(1) + 1
-        end = flags.gather(1, (steps + (frames - 2)).unsqueeze(1)).squeeze(1)
-        after = flags.gather(1, (steps + (frames - 1)).unsqueeze(1)).squeeze(1)
-        terminated = (end & TERMINATED).bool()
-        complete = (end & KIND_BITS == RowKind.STEP) & (
-            terminated | (after & KIND_BITS <= RowKind.BOUNDARY)
-        )
-        in_ring = self.streams.stored(keys) & (rows[:, 0] >= self.streams.oldest.take(stream))
-        return in_ring & stack_ok & complete, number + steps - terminated.long()
-
-    def _arange(self, start: int, stop: int) -> Tensor:
-        return torch.arange(start, stop, device=self.streams.device)
+        # The transition ends at the first row that is anything but a plain STEP row.
+        stops = flags[:, frames - 1 : -1] != 0
+        stops[:, -1] = True
+        steps = stops.argmax(axis=1) + 1
+        after = np.arange(frames - 1, flags.size, frames + n) + steps  # of row i+m in flat flags
+        last_flags = flags.take(after - 1)
+        terminated = last_flags & TERMINATED
+        samplable = flags[:, :frames].max(axis=1) < GAP_FLAGS
+        samplable &= last_flags < BOUNDARY_FLAGS
+        samplable &= (flags.take(after) < PREFIX_FLAGS) | terminated.view(np.bool_)
+        samplable &= oldest_needed >= self.streams.oldest.take(stream)
+        samplable &= number < self.streams.counts.take(stream)
+        return samplable, number + steps - terminated
 
 
-def _ranges(start: Tensor, stop: Tensor) -> Tensor:
+def _key_ranges(start: IndexArray, stop: IndexArray) -> IndexArray:
     """List the keys `start[s]` to `stop[s] - 1` of every stream s."""
-    lengths = (stop - start).clamp(min=0)
-    stream = torch.arange(len(start), device=start.device).repeat_interleave(lengths)
-    position = torch.arange(len(stream), device=start.device)
-    first = lengths.cumsum(0) - lengths
-    return torch.stack((stream, position - first[stream] + start[stream]), dim=1)
+    lengths = np.maximum(stop - start, 0)
+    stream = np.arange(len(start)).repeat(lengths)
+    first = lengths.cumsum() - lengths
+    return np.stack((stream, np.arange(len(stream)) + (start - first)[stream]), axis=1)

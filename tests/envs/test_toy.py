@@ -81,10 +81,12 @@ def test_catch_without_a_channel_axis_stacks_like_atari():
     assert envs.spec.frame_shape == (10, 5)
     observation = envs.reset([0, 1])
     total = np.zeros(2)
+    step = None
     for _ in range(9):
         step = envs.step([catching(stack[-1]) for stack in observation])
         observation = step.observation
         total += step.reward
+    assert step is not None
     assert step.terminated.all()
     assert total.tolist() == [1.0, 1.0]
 

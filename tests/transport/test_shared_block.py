@@ -1,7 +1,9 @@
+import errno
 import multiprocessing
 import os
 import pickle
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,10 +60,17 @@ def test_more_than_the_free_memory_is_refused(monkeypatch):
     SharedBlock(1_000_000).close()
 
 
+@linux
 def test_system_that_refuses_memory_says_so_too(monkeypatch):
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(lrl.transport.shared, "available_bytes", lambda: None)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    descriptors = names_in("/proc/self/fd")
     with pytest.raises(ConfigError, match="less is free: lower x"):
-        SharedBlock(2**62, "lower x")
+        SharedBlock(1_000_000, "lower x")
+    assert names_in("/proc/self/fd") == descriptors
 
 
 def test_plain_pickle_is_refused():
@@ -74,7 +83,8 @@ def test_block_has_no_name_and_leaves_no_descriptor():
     names, descriptors = names_in("/dev/shm"), names_in("/proc/self/fd")
     block = SharedBlock(64)
     assert names_in("/dev/shm") == names
-    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in names_in("/proc/self/fd")[:-1]]
-    assert "/memfd:lrl (deleted)" in links
+    added = set(names_in("/proc/self/fd")) - set(descriptors)
+    links = {str(Path("/proc/self/fd", fd).readlink()) for fd in added}
+    assert links == {"/memfd:lrl (deleted)"}
     block.close()
     assert names_in("/proc/self/fd") == descriptors

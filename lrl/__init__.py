@@ -36,7 +36,21 @@ _HOMES = {
     "ReplayDataModule": "lrl.learner",
     "ReplayDataset": "lrl.learner",
 }
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = [
+    "DQN",
+    "ActorConfig",
+    "ActorLearnerCallback",
+    "AtariConfig",
+    "ConfigError",
+    "EnvConfig",
+    "EvaluationConfig",
+    "RLProgressBar",
+    "RateLimiterConfig",
+    "ReplayConfig",
+    "ReplayDataModule",
+    "ReplayDataset",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

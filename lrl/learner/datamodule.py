@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.actor import Actor

@@ -41,7 +41,7 @@ def test_native_cartpole_equals_the_single_one_step_by_step():
 
     def restart(index):
         singles[index].reset()
-        singles[index].unwrapped.state = native.state[:, index].copy()
+        singles[index].unwrapped.state = np.asarray(native.state)[:, index].copy()
 
     rng = np.random.default_rng(0)
     envs.reset(range(num_envs))

@@ -35,7 +35,7 @@ def exchange(learner: Learner, rows_each: int) -> None:
 
 
 def test_no_row_is_lost_or_doubled(learner):
-    exchange(learner, rows_each=35_000)
+    exchange(learner, rows_each=35_000 if learner.method == "forkserver" else 10_000)
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def kill_often(learner: Learner, kills: int, actors: int = 4) -> None:
     rng = random.Random(0)
     incarnations = dict.fromkeys(range(actors), 0)
     for actor in range(actors):
-        learner.start(actor, rows_per_put=5, pause_seconds=0.0002)
+        learner.start(actor, rows_per_put=5, pause_seconds=0.001)
     for _ in range(kills):
         victim = rng.randrange(actors)
         while learner.channels[victim].counters["rows_produced"] < 64:
@@ -65,13 +65,13 @@ def kill_often(learner: Learner, kills: int, actors: int = 4) -> None:
             survivors.discard(learner.take()[0])
         learner.processes[victim].join()
         incarnations[victim] += 1
-        learner.start(victim, incarnations[victim], rows_per_put=5, pause_seconds=0.0002)
+        learner.start(victim, incarnations[victim], rows_per_put=5, pause_seconds=0.001)
     learner.stop()
     ledger = learner.chunk_queue.ledger()
     assert len(ledger) == actors + kills
     assert not learner.chunk_queue.chunks_dropped
     for (actor, incarnation), entry in ledger.items():
-        assert entry.received == learner.next_number[actor, incarnation]
+        assert entry.received == learner.next_number.get((actor, incarnation), 0)
         assert entry.produced == entry.received + entry.lost
         assert entry.lost < 32 if incarnation < incarnations[actor] else entry.lost == 0
 
@@ -113,10 +113,9 @@ def test_full_ring_blocks_its_actor_alone_and_memory_stays_flat(learner):
 def test_stop_sends_the_last_partial_chunk(learner):
     learner.start(0, rows_per_put=3, total=100)
     learner.start(1, rows_per_put=3, pause_seconds=0.001)
-    while not {(0, 0), (1, 0)} <= set(learner.next_number):
+    while learner.next_number.get((0, 0)) != 100 or (1, 0) not in learner.next_number:
         learner.take()
     learner.stop()
-    assert learner.next_number[0, 0] == 100
     totals = learner.chunk_queue.totals()
     assert totals.produced == totals.received
     assert [process.exitcode for process in learner.processes.values()] == [0, 0]
@@ -126,7 +125,7 @@ def test_killed_learner_ends_a_waiting_writer(tmp_path):
     path = tmp_path / "end"
     process = multiprocessing.get_context("spawn").Process(target=learn_and_die, args=(path,))
     process.start()
-    process.join()
+    process.join(20)
     assert process.exitcode == -9
     deadline = time.monotonic() + 20
     while not (path.exists() and path.read_text()) and time.monotonic() < deadline:

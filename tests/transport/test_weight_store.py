@@ -17,6 +17,7 @@ def read_until_the_last(store: WeightStore, result: Connection) -> None:
     """Read as fast as possible; report reads and mixtures. Version v is a vector of v % 1000."""
     out = np.empty(store.num_parameters, dtype=np.float32)
     version, reads, mixtures = -1, 0, 0
+    result.send(None)
     while version != LAST_VERSION:
         newer = store.read(out, newer_than=version)
         if newer is None:
@@ -34,13 +35,16 @@ def check_torn(method: str, readers: int, seconds: float, size: int) -> None:
     for _ in range(readers):
         result, child_result = context.Pipe(duplex=False)
         process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
-            target=read_until_the_last, args=(store, child_result)
+            target=read_until_the_last, args=(store, child_result), daemon=True
         )
         process.start()
         child_result.close()
         processes.append(process)
         results.append(result)
     vector = np.empty(size, dtype=np.float32)
+    for result in results:
+        assert result.poll(30)
+        result.recv()  # the reader is ready
     version, deadline = 0, time.monotonic() + seconds
     while time.monotonic() < deadline:
         vector[:] = version % 1000
@@ -60,7 +64,7 @@ def check_torn(method: str, readers: int, seconds: float, size: int) -> None:
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_reader_never_sees_a_mixture(method):
-    check_torn(method, readers=3, seconds=1.0, size=50_001)
+    check_torn(method, readers=3, seconds=0.7, size=50_001)
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import queue
+import signal
 import time
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -84,12 +86,12 @@ def learn_and_die(path: Path) -> None:
     """Be a learner with one actor, and be killed once the actor has filled its ring."""
     channel = Channel(ChunkLayout(SPEC, 16, 4), 0, 0)
     context = multiprocessing.get_context("spawn")
-    process = context.Process(target=note_the_end, args=(channel.actor_end, path))
+    process = context.Process(target=note_the_end, args=(channel.actor_end, path), daemon=True)
     process.start()
     channel.started()
     while channel.counters["chunks_sent"] < 4:
         time.sleep(0.01)
-    multiprocessing.current_process().kill()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass
@@ -114,6 +116,7 @@ class Learner:
         chunks: int = 8,
     ) -> None:
         context = multiprocessing.get_context(self.method)
+        context.set_forkserver_preload(["lrl.transport"])
         channel = Channel(ChunkLayout(SPEC, chunk_rows, chunks), actor, incarnation)
         process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
             target=send_numbers,

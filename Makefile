@@ -1,0 +1,47 @@
+# make train and make test work on a fresh clone; everything lives in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help setup train test check test-all bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.dev  ## create .venv with everything development needs
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.run
+
+train: $(VENV)/.run  ## train CartPole with asynchronous actors, about a minute
+	$(BIN)/lrl fit --config configs/cartpole.yaml
+
+test: $(VENV)/.dev  ## the fast tests, at most five minutes on two cores
+	$(BIN)/python -m pytest -m "not slow and not learning and not ddp and not gpu"
+
+test-all: $(VENV)/.dev  ## all tests: also slow, learning and ddp
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev  ## format, lint, types, layers, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/typos
+	$(BIN)/validate-pyproject pyproject.toml
+
+bench: $(VENV)/.run  ## replay and transport benchmarks
+	$(BIN)/python -m lrl.benchmark.replay
+	$(BIN)/python -m lrl.benchmark.transport
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,148 @@
+"""The replay buffer against its naive twin, over every kind of end, gap and wrap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replay_rows import NaiveReplay, RandomStream, make_spec, pack
+
+from lrl.replay import NotEnoughRows, ReplayBuffer, Sampler, UniformSampler
+from lrl.types import Batch, Rows
+
+
+class TrackingSampler(UniformSampler):
+    """Uniform, and keeps the set of samplable keys from what the buffer reports."""
+
+    needs_priorities = True
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[int, int]] = set()
+
+    def rows_changed(self, added: np.ndarray, removed: np.ndarray) -> None:
+        fresh = as_set(added)
+        assert not fresh & self.keys
+        self.keys = (self.keys - as_set(removed)) | fresh
+
+
+def as_set(keys: np.ndarray | torch.Tensor) -> set[tuple[int, int]]:
+    listed = [(stream, number) for stream, number in keys.tolist()]
+    assert len(set(listed)) == len(listed)
+    return set(listed)
+
+
+def make_buffer(
+    frame_stack: int, capacity: int, num_streams: int, n_step: int, gamma: float, sampler: Sampler
+) -> ReplayBuffer:
+    buffer = ReplayBuffer(
+        make_spec(frame_stack),
+        capacity,
+        num_streams,
+        n_step=n_step,
+        gamma=gamma,
+        sampler=sampler,
+    )
+    buffer.streams.columns["frame"].fill_(torch.nan)  # whoever reads an unwritten row gets NaN
+    return buffer
+
+
+def append_and_spoil(buffer: ReplayBuffer, rows: Rows) -> None:
+    """Append, then overwrite the arrays, as an actor does with a chunk that was given back."""
+    buffer.append(rows)
+    for column in (rows.frame, rows.action, rows.reward, rows.kind, rows.terminated):
+        column[...] = 1
+
+
+def assert_equals_twin(batch: Batch, twin: NaiveReplay, n_step: int, gamma: float) -> None:
+    expected = twin.transitions(n_step, gamma)
+    shape = batch.observation.shape
+    assert shape == batch.next_observation.shape
+    assert torch.isfinite(batch.next_observation).all()
+    for row, (stream, number) in enumerate(batch.keys.tolist()):
+        transition = expected[stream, number]
+        names = batch.observation[row].reshape(-1, 2)[:, 0].tolist()
+        next_names = batch.next_observation[row].reshape(-1, 2)[:, 0].tolist()
+        assert names == transition.observation
+        assert batch.action[row] == transition.action
+        assert batch.reward[row] == transition.reward
+        assert batch.discount[row] == transition.discount
+        if transition.discount:
+            assert next_names == transition.next_observation
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    frame_stack=st.integers(1, 4),
+    n_step=st.integers(1, 10),
+    num_streams=st.integers(1, 4),
+    extra_rows=st.integers(0, 100),
+    chunk_rows=st.integers(1, 60),
+    gamma=st.sampled_from([1.0, 0.5]),
+    hazard=st.sampled_from([0.0, 0.05, 0.3]),
+    seed=st.integers(0, 2**32 - 1),
+    next_n_step=st.integers(1, 10),
+)
+def test_equals_twin(
+    frame_stack: int,
+    n_step: int,
+    num_streams: int,
+    extra_rows: int,
+    chunk_rows: int,
+    gamma: float,
+    hazard: float,
+    seed: int,
+    next_n_step: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows_per_stream = frame_stack + max(n_step, next_n_step) + 1 + extra_rows
+    capacity = rows_per_stream * num_streams + int(rng.integers(num_streams))
+    sampler = TrackingSampler()
+    buffer = make_buffer(frame_stack, capacity, num_streams, n_step, gamma, sampler)
+    twin = NaiveReplay(rows_per_stream, num_streams, frame_stack)
+    environments = [RandomStream(rng, frame_stack, hazard) for _ in range(num_streams)]
+    inserted = 0
+    for chunk in range(8):
+        streams = rng.integers(num_streams, size=chunk_rows)
+        rows = [(int(stream), environments[stream].next_row()) for stream in streams]
+        twin.append(rows)
+        append_and_spoil(buffer, pack(rows))
+        if chunk == 4:
+            buffer.n_step = n_step = next_n_step
+        keys = buffer.samplable_keys()
+        assert as_set(keys) == set(twin.transitions(n_step, gamma)) == sampler.keys
+        assert len(buffer) == twin.num_steps()
+        inserted += sum(row.kind == 0 for _, row in rows)
+        assert buffer.env_steps_inserted == inserted
+        assert buffer.can_sample() == (len(keys) > 0)
+        if len(keys):
+            assert_equals_twin(buffer.sample(8), twin, n_step, gamma)
+        else:
+            with pytest.raises(NotEnoughRows, match="no row can be sampled"):
+                buffer.sample(8)
+    everything = buffer._transitions.batch(keys.numpy(), np.ones(len(keys), np.float32))
+    assert_equals_twin(everything, twin, n_step, gamma)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1), frame_stack=st.integers(1, 4), n_step=st.integers(1, 4))
+def test_any_row_kinds_equal_twin(seed: int, frame_stack: int, n_step: int) -> None:
+    """The rule holds for rows in any order, also for such as no actor sends."""
+    rng = np.random.default_rng(seed)
+    environment = RandomStream(rng, frame_stack, 0.3)
+    rows = []
+    for _ in range(60):
+        row = environment.next_row()
+        row.kind = type(row.kind)(rng.choice(4, p=[0.8, 0.08, 0.06, 0.06]))
+        row.truncated = bool(rng.random() < 0.1)
+        rows.append((0, row))
+    buffer = make_buffer(frame_stack, 40, 1, n_step, 0.5, UniformSampler())
+    twin = NaiveReplay(40, 1, frame_stack)
+    for start in range(0, 60, 7):
+        twin.append(rows[start : start + 7])
+        buffer.append(pack(rows[start : start + 7]))
+        keys = buffer.samplable_keys()
+        assert as_set(keys) == set(twin.transitions(n_step, 0.5))
+        batch = buffer._transitions.batch(keys.numpy(), np.ones(len(keys), np.float32))
+        assert_equals_twin(batch, twin, n_step, 0.5)

@@ -1,10 +1,10 @@
-"""Rollouts with random actions, shared by the environment tests."""
+"""Rollouts with random actions and Atari games, shared by the environment tests."""
 
 from typing import Any
 
 import numpy as np
 
-from lrl.envs import StreamEnvs
+from lrl.envs import AtariConfig, EnvConfig, StreamEnvs, make_envs
 
 
 def rollout(envs: StreamEnvs, seeds, steps, seed=0) -> list[Any]:
@@ -22,3 +22,12 @@ def assert_same(trace, other):
     for row, other_row in zip(trace, other, strict=True):
         for value, other_value in zip(row, other_row, strict=True):
             np.testing.assert_array_equal(value, other_value)
+
+
+def make_atari(game="Pong", num_envs=1, *, training=True, **protocol):
+    from lrl.envs.atari import AtariEnvs
+
+    config = EnvConfig(f"ALE/{game}-v5", atari=AtariConfig(**protocol))
+    envs = make_envs(config, num_envs, training=training)
+    assert isinstance(envs, AtariEnvs)
+    return envs

@@ -1,27 +1,18 @@
 """The Atari protocol, against ale-py's own single emulator where that is possible."""
 
-import multiprocessing
 from itertools import pairwise
-from pathlib import Path
 
 import ale_py
 import numpy as np
 import pytest
 from ale_py import roms
 from envs_rollout import assert_same, rollout
+from envs_rollout import make_atari as make
 
-from lrl.envs import AtariConfig, EnvConfig, make_envs, make_spec
-from lrl.envs.atari import AtariEnvs, game_of
-from lrl.types import ConfigError, EnvSpec
+from lrl.envs import AtariConfig, EnvConfig, make_spec
+from lrl.types import EnvSpec
 
 pytestmark = pytest.mark.atari
-
-
-def make(game="Pong", num_envs=1, *, training=True, **protocol):
-    config = EnvConfig(f"ALE/{game}-v5", atari=AtariConfig(**protocol))
-    envs = make_envs(config, num_envs, training=training)
-    assert isinstance(envs, AtariEnvs)
-    return envs
 
 
 def record_info(envs):
@@ -136,7 +127,8 @@ def test_the_newest_frame_is_last_and_the_first_stack_is_filled_with_zeros():
 
 
 def test_no_op_starts_follow_the_seed():
-    traces = [rollout(make("Freeway"), [seed], 200) for seed in (1, 1, 2)]
+    envs = make("Freeway")
+    traces = [rollout(envs, [seed], 200) for seed in (1, 1, 2)]
     assert_same(traces[0], traces[1])
     assert (traces[0][0][0] != traces[2][0][0]).any()  # cars always move
 
@@ -161,8 +153,8 @@ def test_seeds_of_any_size_are_taken():
 
 @pytest.mark.parametrize("probability", [0.0, 0.25])
 def test_sticky_actions_are_seeded_too(probability):
-    make_it = lambda: make(repeat_action_probability=probability, noop_max=0)  # noqa: E731
-    first, same, other = (rollout(make_it(), seeds, 100) for seeds in ([1], [1], [2]))
+    envs = make(repeat_action_probability=probability, noop_max=0)
+    first, same, other = (rollout(envs, [seed], 100) for seed in (1, 1, 2))
     assert_same(first, same)
     equal = all((row[0] == other_row[0]).all() for row, other_row in zip(first, other, strict=True))
     assert equal == (probability == 0)
@@ -228,85 +220,3 @@ def test_a_policy_that_does_nothing_comes_to_an_end():
     envs = make("Freeway", training=False, max_frames_per_episode=400)
     envs.reset([0])
     assert any(envs.step([0]).truncated[0] for _ in range(101))
-
-
-@pytest.mark.parametrize("action", [-1, 6, 99])
-def test_an_action_that_would_hang_the_emulator_is_refused_and_play_goes_on(action):
-    envs = make(num_envs=2)
-    envs.reset([0, 1])
-    with pytest.raises(ValueError, match=rf"Environment 1: action {action} is not .* 0 \.\.\. 5"):
-        envs.step([0, action])
-    assert envs.step([0, 5]).reward.tolist() == [0.0, 0.0]
-
-
-def test_observations_are_never_overwritten_later():
-    envs = make(num_envs=2)
-    trace = [(envs.reset([0, 1]), None)]
-    copies = [trace[0][0].copy()]
-    for _ in range(30):
-        trace.append((envs.step([2, 3]).observation, None))
-        copies.append(trace[-1][0].copy())
-    assert all((kept == copy).all() for (kept, _), copy in zip(trace, copies, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("env_id", "nearest"),
-    [("ALE/Pnog-v5", "ALE/Pong-v5"), ("ALE/Pong-v4", "ALE/Pong-v5"), ("ALE/pong-v5", "Pong-v5")],
-)
-def test_an_unknown_game_is_refused_with_the_nearest_ones(env_id, nearest):
-    with pytest.raises(ConfigError, match=rf"env\.id is '{env_id}'.*Nearest: .*{nearest}"):
-        make_spec(EnvConfig(env_id))
-
-
-@pytest.mark.parametrize(
-    ("env_id", "game"),
-    [
-        ("ALE/MontezumaRevenge-v5", "montezuma_revenge"),
-        ("ALE/Qbert-v5", "qbert"),
-        ("ale_py:ALE/MsPacman-v5", "ms_pacman"),
-    ],
-)
-def test_ids_become_the_backends_names(env_id, game):
-    assert game_of(env_id) == game
-    assert EnvConfig(env_id).is_atari
-
-
-def step_in_child(envs, sender):
-    try:
-        envs.step([0])
-    except RuntimeError as error:
-        sender.send(str(error))
-    envs.close()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # forking is the point here
-def test_a_forked_child_gets_an_error_and_does_not_hang():
-    envs = make()
-    envs.reset([0])
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=step_in_child, args=(envs, sender))
-    process.start()
-    assert receiver.poll(20), "the child hangs"
-    assert "cannot be used in its forked child" in receiver.recv()
-    process.join(10)
-    assert process.exitcode == 0
-    envs.step([0])  # the parent goes on
-
-
-def native_threads():
-    return len(list(Path("/proc/self/task").iterdir()))
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
-def test_close_ends_the_backends_threads():
-    before = native_threads()
-    config = EnvConfig("ALE/Pong-v5")
-    envs = make_envs(config, 3, training=True, num_threads=2)
-    envs.reset([0, 1, 2])
-    assert native_threads() == before + 2
-    envs.close()
-    envs.close()
-    assert native_threads() == before
-    with pytest.raises(RuntimeError, match="closed"):
-        envs.step([0, 0, 0])

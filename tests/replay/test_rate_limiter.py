@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -136,11 +137,11 @@ def test_error_buffer_that_deadlocks_is_refused(error_buffer: float) -> None:
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_wrong_settings_are_named(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"rate.{field} is {value}"):
-        RateLimiterConfig(**{field: value})
+        replace(RateLimiterConfig(), **{field: value})
 
 
 def test_warm_up_must_be_possible() -> None:
-    with pytest.raises(ConfigError, match="rate.min_size_env_steps is 0"):
+    with pytest.raises(ConfigError, match=r"rate.min_size_env_steps is 0"):
         RateLimiterConfig(min_size_env_steps=0)
     limiter = RateLimiter(RateLimiterConfig(min_size_env_steps=1000), 32)
     limiter.check(capacity=1000)

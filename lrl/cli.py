@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -175,11 +176,36 @@ class LrlCLI(LightningCLI):
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
         print(f"  tensorboard --logdir {folder}")
 
+    def after_validate(self) -> None:
+        """Print the evaluation in one line."""
+        self._print_evaluation()
+
+    def after_test(self) -> None:
+        """Print the evaluation in one line."""
+        self._print_evaluation()
+
+    def _print_evaluation(self) -> None:
+        metrics = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
+        if self.trainer.is_global_zero:
+            print(
+                f"return {metrics['eval/return_mean']:.1f} ± {metrics['eval/return_std']:.1f} "
+                f"over {metrics['eval/episodes']:.0f} episodes"
+            )
+
+
+def _quieten() -> None:
+    """Leave out what a user of lrl can do nothing about."""
+    warnings.filterwarnings("ignore", message="Experiment logs directory .* exists")
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated")
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
+        logging.getLogger(name).addFilter(lambda record: "litlogger" not in record.getMessage())
+
 
 def run() -> int:
     """Run the command line and return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("lrl").setLevel(logging.INFO)
+    _quieten()
     outcome = Outcome()
     try:
         LrlCLI(outcome)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lrl.actors.exploration import constant_epsilon
 from lrl.actors.slot import TRAINING_SEED_FLOOR
-from lrl.envs import EnvConfig, make_envs, make_spec
+from lrl.envs import EnvConfig, make_envs
 from lrl.interrupt import interrupt
 from lrl.types import ConfigError
 
@@ -39,8 +38,15 @@ class EvaluationConfig:
                 raise ConfigError(
                     f"evaluation.{name} must be at least 1, got {getattr(self, name)}"
                 )
-        if self.test_episodes > TRAINING_SEED_FLOOR - TEST_SEED or self.episodes > TEST_SEED:
-            raise ConfigError("evaluation.episodes must be below 2**20: seeds would overlap")
+        for name, limit in (
+            ("episodes", TEST_SEED - VALIDATION_SEED),
+            ("test_episodes", TRAINING_SEED_FLOOR - TEST_SEED),
+        ):
+            if getattr(self, name) > limit:
+                raise ConfigError(
+                    f"evaluation.{name} must be at most {limit}, got {getattr(self, name)}: "
+                    "the seeds of validation, test and training would overlap"
+                )
         if self.epsilon is not None and not 0.0 <= self.epsilon <= 1.0:
             raise ConfigError(f"evaluation.epsilon must be between 0 and 1, got {self.epsilon}")
 
@@ -101,18 +107,17 @@ def _run_group(
     check: Callable[[], object],
 ) -> Episodes:
     count = len(seeds)
-    max_steps = max(1, max_frames // make_spec(env).frame_skip)
     envs = make_envs(env, count, training=False)
-    exploration = constant_epsilon(epsilon)
-    epsilons = np.full(count, epsilon)
-    rng = np.random.default_rng(np.random.SeedSequence(list(seeds)))
+    max_steps = max(1, max_frames // envs.spec.frame_skip)
+    # Not from the seed alone: environments draw from exactly that generator.
+    generators = [np.random.default_rng([seed, 1]) for seed in seeds]
     returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
     running = np.ones(count, dtype=np.bool_)
     try:
         observation = envs.reset(seeds)
         while running.any() and lengths.max() < max_steps:
             check()
-            step = envs.step(exploration.select(q_function(observation), epsilons, rng))
+            step = envs.step(_choose(q_function(observation), epsilon, generators))
             returns += np.where(running, step.reward, 0.0)
             lengths += running
             running &= ~(step.terminated | step.truncated)
@@ -120,3 +125,15 @@ def _run_group(
     finally:
         envs.close()
     return Episodes(returns, lengths, running)
+
+
+def _choose(
+    q: npt.NDArray[np.float32], epsilon: float, generators: Sequence[np.random.Generator]
+) -> npt.NDArray[np.int64]:
+    """Return epsilon-greedy actions; each episode draws from a generator of its own."""
+    actions = q.argmax(axis=1)
+    if epsilon > 0.0:
+        for index, rng in enumerate(generators):
+            if rng.random() < epsilon:
+                actions[index] = rng.integers(q.shape[1])
+    return actions

@@ -22,6 +22,7 @@ class Interrupt:
         """Take over SIGINT, if this is the main thread and nobody else has."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self.requested = False  # whatever an earlier run was asked for
             self._previous = signal.signal(signal.SIGINT, self._handle)
 
     def uninstall(self) -> None:
@@ -37,8 +38,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
+        self.check()
         self.requested = True
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from lrl.types import ConfigError
 
 _TRUSTED_PACKAGES = ("lrl", "torch")
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, str, type(None))  # exactly: their subclasses do not load safely
 
 
 @dataclass(frozen=True)
@@ -34,42 +36,40 @@ class Recipe:
 
     @classmethod
     def of(
-        cls, part: Recipe | Mapping[str, Any] | Callable[..., Any], name: str = "part"
+        cls,
+        part: Recipe | Mapping[str, Any] | Callable[..., Any],
+        name: str = "part",
+        base: type = object,
     ) -> Recipe:
         """Describe a class, a partial of a class, or what `as_dict` returned.
 
         Args:
             part: What to describe.
             name: The setting's name, for error messages.
+            base: What the class must be or inherit from. It is checked before anything is called,
+                because a checkpoint may come from anyone.
 
         Raises:
             ConfigError: It is something else, a local class, or an argument is not plain data.
         """
         if isinstance(part, Recipe):
-            return part
+            part = part.as_dict()
         if isinstance(part, Mapping):
-            return cls._from_mapping(part, name)
-        arguments: dict[str, Any] = {}
-        target: Any = part
-        if isinstance(part, functools.partial):
-            # jsonargparse wraps the class in helper functions; the class is among the arguments.
-            candidates = [part.func, *part.args]
-            target = next((item for item in candidates if isinstance(item, type)), part.func)
-            arguments = dict(part.keywords)
-        if not isinstance(target, type) or "<locals>" in target.__qualname__:
+            target, arguments = _find(part, name), part.get("init_args", {})
+        else:
+            target, arguments = _unwrap(part)
+        # Only such a class can be found again by its path.
+        if not isinstance(target, type) or "." in target.__qualname__:
             raise ConfigError(
-                f"{name} must be a class at the top level of a module, or a partial of one, "
-                f"got {part!r}"
+                f"{name} must be a class at the top level of a module, or a partial of one with "
+                f"keyword arguments, got {part!r}"
+            )
+        if not issubclass(target, base):
+            raise ConfigError(
+                f"{name} must be a subclass of {base.__module__}.{base.__qualname__}, "
+                f"got {target.__module__}.{target.__qualname__}"
             )
         return cls(f"{target.__module__}.{target.__qualname__}", _plain(arguments, name))
-
-    @classmethod
-    def _from_mapping(cls, mapping: Mapping[str, Any], name: str) -> Recipe:
-        path = str(mapping["class_path"])
-        module = path.rpartition(".")[0]
-        if path.partition(".")[0] not in _TRUSTED_PACKAGES and module not in sys.modules:
-            raise ConfigError(f"{name} is a {path}: import {module} before loading the checkpoint")
-        return cls(path, dict(mapping.get("init_args", {})))
 
     def as_dict(self) -> dict[str, Any]:
         """Return `class_path` and `init_args`, as YAML and checkpoints hold them."""
@@ -81,14 +81,39 @@ class Recipe:
         return getattr(importlib.import_module(module), attribute)(*args, **self.init_args)
 
 
+def _unwrap(part: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return the class that would be called, and its keyword arguments."""
+    if not isinstance(part, functools.partial):
+        return part, {}
+    if isinstance(part.func, type):  # positional arguments come at run time
+        return (None if part.args else part.func), part.keywords
+    # jsonargparse wraps the class in helper functions; the class is among the arguments.
+    target = next((item for item in part.args if isinstance(item, type)), None)
+    return target, part.keywords
+
+
+def _find(mapping: Mapping[str, Any], name: str) -> Any:
+    """Return the class that a checkpoint names, from a module that is loaded or trusted."""
+    path = str(mapping.get("class_path"))
+    module, _, attribute = path.rpartition(".")
+    if path.partition(".")[0] not in _TRUSTED_PACKAGES and module not in sys.modules:
+        raise ConfigError(f"{name} is a {path}: import {module} before loading the checkpoint")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{name} is a {path}, which cannot be imported: {error}") from error
+
+
 def _plain(value: Any, name: str) -> Any:
-    if isinstance(value, _PLAIN):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) in _PLAIN:
         return value
-    if isinstance(value, (list, tuple)):
+    if type(value) in (list, tuple):
         return type(value)(_plain(item, name) for item in value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{name}.{key}") for key, item in value.items()}
+        return {_plain(key, name): _plain(item, f"{name}.{key}") for key, item in value.items()}
     raise ConfigError(
-        f"{name} must hold numbers, strings, booleans, lists and dicts only, so that checkpoints "
-        f"load without running code; got {value!r}"
+        f"{name} must hold numbers, strings, booleans, lists, tuples and dicts only, so that "
+        f"checkpoints load without running code; got {value!r}"
     )

@@ -80,7 +80,7 @@ class Actor:
         self._observation = self.envs.reset(self.slot.env_seeds())
         if self.slot.incarnation > 0:
             frames = np.zeros_like(self._newest_frame(self._observation))
-            self.sink.put(_unacted(RowKind.GAP, self._streams, frames))
+            self.sink.put(rows_without_action(RowKind.GAP, self._streams, frames))
         self._put_prefix(np.ones(self.envs.num_envs, dtype=np.bool_))
 
     def step(self) -> int:
@@ -144,7 +144,7 @@ class Actor:
         streams = self._streams[chosen]
         for index in range(self.envs.spec.frame_stack - 1):
             frames = self._observation[chosen, index]
-            self.sink.put(_unacted(RowKind.PREFIX, streams, frames))
+            self.sink.put(rows_without_action(RowKind.PREFIX, streams, frames))
 
     def _count_episodes(
         self, reward: npt.NDArray[np.float64], acted: npt.NDArray[np.bool_]
@@ -157,7 +157,8 @@ class Actor:
             self._length[index] = 0
 
 
-def _unacted(kind: RowKind, streams: npt.NDArray[np.int32], frames: npt.NDArray) -> Rows:
+def rows_without_action(kind: RowKind, streams: npt.NDArray[np.int32], frames: npt.NDArray) -> Rows:
+    """Return rows that hold a frame and nothing else, one per stream."""
     count = len(streams)
     return Rows(
         stream=streams,

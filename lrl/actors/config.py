@@ -41,7 +41,11 @@ class ActorConfig:
             value = getattr(self, name)
             if value < minimum:
                 raise ConfigError(f"actors.{name} must be at least {minimum}, got {value}")
-        if self.timeout_seconds <= 0:
+        if self.on_failure not in ("restart", "fail"):
+            raise ConfigError(
+                f"actors.on_failure must be 'restart' or 'fail', got {self.on_failure!r}"
+            )
+        if not self.timeout_seconds > 0:
             raise ConfigError(f"actors.timeout_seconds must be above 0, got {self.timeout_seconds}")
         if self.start_method not in ("auto", "forkserver", "spawn"):
             raise ConfigError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lrl.schedules import Constant, Linear, Schedule
+from lrl.schedules import Linear, Schedule
 from lrl.types import ConfigError
 
 
@@ -115,8 +115,10 @@ class EpsilonLadder(Exploration):
     def __post_init__(self) -> None:
         """Refuse a base that is no probability, and a rising ladder."""
         _check_probability("base", self.base)
-        if self.alpha < 0:
-            raise ConfigError(f"exploration.alpha must be at least 0, got {self.alpha}")
+        if not 0.0 <= self.alpha < float("inf"):
+            raise ConfigError(
+                f"exploration.alpha must be a finite number of at least 0, got {self.alpha}"
+            )
 
     def epsilons(
         self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
@@ -124,13 +126,3 @@ class EpsilonLadder(Exploration):
         """Return each environment's rung, whatever the step."""
         share = environments / max(total_environments - 1, 1)
         return self.base ** (1.0 + self.alpha * share)
-
-
-def constant_epsilon(epsilon: float) -> EpsilonGreedy:
-    """Return epsilon-greedy exploration that never changes.
-
-    Example:
-        >>> constant_epsilon(0.25).epsilons(0, np.arange(2), 2)
-        array([0.25, 0.25])
-    """
-    return EpsilonGreedy(Constant(epsilon))

@@ -25,6 +25,7 @@ from lrl.types import EnvSpec
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _RESTART_WINDOW_SECONDS = 60.0
+_GUARD = "put the script's work under `if __name__ == '__main__':`"
 
 
 class ActorError(RuntimeError):
@@ -115,8 +116,7 @@ class ActorManager:
         """
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise ActorError(
-                "actors cannot start while the main module is being imported by an actor; put the "
-                "script's work under `if __name__ == '__main__':`"
+                f"actors cannot start while an actor imports the main module; {_GUARD}"
             )
         for actor in range(self.config.num_actors):
             slot = ActorSlot(**{**vars(self.first_slot), "actor": actor})
@@ -144,11 +144,12 @@ class ActorManager:
         if self._stopping.is_set():
             return
         self._stopping.set()
-        for worker in self._workers:
-            worker.channel.request_stop()
-        if self._thread is not None:
-            self._thread.join(timeout)
         deadline = time.monotonic() + timeout
+        self._request_stop()
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
+            drain()
+            self._thread.join(0.02)
+        self._request_stop()  # the thread may have been in the middle of a restart
         while time.monotonic() < deadline and any(w.process.is_alive() for w in self._workers):
             drain()
             wait([w.process.sentinel for w in self._workers if w.process.is_alive()], 0.02)
@@ -164,6 +165,10 @@ class ActorManager:
     def statistics(self) -> list[ActorStatistics]:
         """Return what each actor did so far, by actor index."""
         return [_statistics(worker) for worker in self._workers]
+
+    def _request_stop(self) -> None:
+        for worker in self._workers:
+            worker.channel.request_stop()
 
     def _launch(self, slot: ActorSlot) -> _Worker:
         channel = Channel(self.layout, slot.actor, slot.incarnation)
@@ -201,12 +206,12 @@ class ActorManager:
 
     def _seconds_until_restart(self) -> float:
         due = [w.restart_at - time.monotonic() for w in self._workers if w.restart_at is not None]
-        return max(0.0, min([_POLL_SECONDS, *due]))
+        return max(0.02, min([_POLL_SECONDS, *due]))
 
     def _attend(self, index: int, worker: _Worker) -> None:
         now = time.monotonic()
         if worker.restart_at is not None:
-            if now >= worker.restart_at:
+            if now >= worker.restart_at and self._is_drained(worker):
                 self._workers[index] = self._relaunch(worker)
         elif worker.process.exitcode is not None:
             self._bury(worker, _cause_of_death(worker))
@@ -214,6 +219,11 @@ class ActorManager:
             worker.process.kill()
             worker.process.join()
             self._bury(worker, f"made no progress for {self.config.timeout_seconds:g} s")
+
+    def _is_drained(self, worker: _Worker) -> bool:
+        """Return whether all rows of a dead actor arrived: newer ones of its streams must wait."""
+        ledger = self.queue.ledger()
+        return ledger[worker.slot.actor, worker.slot.incarnation].in_flight == 0
 
     def _last_progress(self, worker: _Worker) -> float:
         heartbeat = float(worker.channel.counters["heartbeat"])
@@ -270,6 +280,8 @@ def _cause_of_death(worker: _Worker) -> str:
     if traceback:
         return f"failed:\n{traceback}"
     code = worker.process.exitcode
+    if code == 1 and not worker.channel.counters["started"]:
+        return f"ended while it was starting; its own output says why (in a script: {_GUARD})"
     if code is not None and code < 0:
         hint = " (often the out-of-memory killer)" if code == -9 else ""
         return f"was killed by signal {-code}{hint}"

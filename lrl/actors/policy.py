@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size
 from lrl.transport import WeightStore
@@ -19,7 +18,7 @@ class NetworkPolicy:
     Used by the synchronous mode and by evaluation; `version` is whatever the caller sets.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device | str = "cpu") -> None:
+    def __init__(self, network: QNetwork, device: torch.device | str = "cpu") -> None:
         self.network = network
         self.device = torch.device(device)
         self.version = 0
@@ -28,7 +27,7 @@ class NetworkPolicy:
         """Return action values and the version."""
         with torch.inference_mode():
             tensor = torch.from_numpy(observation).to(self.device)
-            q = self.network.q_values(tensor)  # pyright: ignore[reportCallIssue]
+            q = self.network.q_values(tensor)
             return q.float().cpu().numpy(), self.version
 
 

@@ -19,6 +19,7 @@ from lrl.envs import EnvConfig, make_envs
 from lrl.transport import ActorEnd, ChunkWriter, LearnerGone, StopRequested
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT")
+_TRACEBACK_CHARACTERS = 6000  # fits into a pipe that nobody reads before this process has ended
 
 
 class PolicyFactory(Protocol):
@@ -51,7 +52,7 @@ def run_actor(plan: ActorPlan) -> None:
     except LearnerGone:
         os._exit(1)
     except BaseException:  # SystemExit from an environment must reach the learner too
-        plan.errors.send_bytes(traceback.format_exc().encode())
+        plan.errors.send_bytes(_shortened(traceback.format_exc()).encode(errors="replace"))
         raise SystemExit(1) from None
 
 
@@ -80,6 +81,13 @@ def _act(plan: ActorPlan, writer: ChunkWriter) -> None:
         pass
     finally:
         envs.close()
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _TRACEBACK_CHARACTERS:
+        return text
+    half = _TRACEBACK_CHARACTERS // 2
+    return f"{text[:half]}\n[...]\n{text[-half:]}"
 
 
 def _isolate() -> None:

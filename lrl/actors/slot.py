@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 TRAINING_SEED_FLOOR = 2**24
 """Environment seeds of training lie at or above this, those of evaluation below."""
+_SEED_SPAN = 2**31 - TRAINING_SEED_FLOOR  # ALE takes 31 bits
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,17 @@ class ActorSlot:
         """Return the slot's next incarnation."""
         return replace(self, incarnation=self.incarnation + 1)
 
-    def _sequence(self) -> np.random.SeedSequence:
-        return np.random.SeedSequence([self.seed, self.rank, self.actor, self.incarnation])
-
     def env_seeds(self) -> list[int]:
-        """Return one seed per environment: distinct, and never one that evaluation uses."""
-        words = self._sequence().spawn(1)[0].generate_state(self.envs_per_actor, np.uint32)
-        span = 2**31 - TRAINING_SEED_FLOOR
-        return [TRAINING_SEED_FLOOR + int(word) % span for word in words]
+        """Return one seed per environment, never one that evaluation uses.
+
+        They are distinct over all actors, ranks and incarnations of a run: they count up from a
+        number that depends on the run's seed, and every environment mixes its seed itself.
+        """
+        base = int(np.random.SeedSequence(self.seed).generate_state(1)[0])
+        numbers = base + self.incarnation * self.total_environments + self.environments
+        return [TRAINING_SEED_FLOOR + int(number) % _SEED_SPAN for number in numbers]
 
     def generator(self) -> np.random.Generator:
         """Return the generator of this actor's exploration."""
-        return np.random.default_rng(self._sequence())
+        place = (self.rank, self.actor, self.incarnation)
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))

@@ -77,7 +77,7 @@ def measure(rows: int, calls: int, device: str = "cpu") -> dict[str, float]:
     for n_step in (1, 3):
         buffer.n_step = n_step
         for batch_size in (32, 256):
-            # In quarters for large batches, so that every measurement takes about as long.
+            # Fewer calls with large batches, so that every measurement takes about as long.
             name = f"sample_n{n_step}_batch{batch_size}_per_second"
             figures[name] = calls_per_second(
                 lambda _, size=batch_size: buffer.sample(size), max(1, calls * 32 // batch_size)

@@ -43,10 +43,11 @@ def measure_rows(
 
     Args:
         name: Name of the result.
-        num_rows: Rows to send.
+        num_rows: Rows to send, rounded down to whole chunks.
         rows_per_put: Rows in one call of `put`.
         sink: Takes the rows of every chunk; must copy them.
     """
+    num_rows = max(2, num_rows // _CHUNK_ROWS) * _CHUNK_ROWS
     context = multiprocessing.get_context("spawn")
     channel = Channel(ChunkLayout(ATARI, _CHUNK_ROWS, _CHUNKS), 0, 0)
     process = context.Process(

@@ -44,9 +44,10 @@ class AtariConfig:
     """The Atari protocol, used by ids that start with `ALE/` only.
 
     Every option of the backend (`ale_py.AtariVectorEnv`) is stated here, none is inherited from
-    the version suffix of the id: the default is the deterministic protocol of Mnih et al. 2015
-    with game over as the only end, and `repeat_action_probability: 0.25` together with
-    `full_action_space: true` make it the one of Machado et al. 2018.
+    the version suffix of the id. The default is deterministic, with 0 to 29 frames without action
+    at the start and game over as the only end. `repeat_action_probability: 0.25`,
+    `full_action_space: true` and `max_frames_per_episode: 18000` make it the protocol of Machado
+    et al. 2018. Rewards come raw: `EnvConfig.reward_clip` clips them for training.
     """
 
     frame_skip: int = 4

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from lrl.functional._shapes import Float
+from lrl.functional._shapes import Float, Int
 
 
 def greedy_policy(q: Float[Tensor, "batch actions"]) -> Float[Tensor, "batch actions"]:
@@ -17,7 +16,7 @@ def greedy_policy(q: Float[Tensor, "batch actions"]) -> Float[Tensor, "batch act
         tensor([[0., 1., 0.],
                 [1., 0., 0.]])
     """
-    return F.one_hot(q.argmax(dim=-1), q.shape[-1]).to(q.dtype)
+    return torch.zeros_like(q).scatter_(-1, q.argmax(dim=-1, keepdim=True), 1.0)
 
 
 def td_target(
@@ -60,7 +59,7 @@ def huber(error: Float[Tensor, " batch"], delta: float = 1.0) -> Float[Tensor, "
 
 
 def select_action_value(
-    q: Float[Tensor, "batch actions"], action: torch.Tensor
+    q: Float[Tensor, "batch actions"], action: Int[Tensor, " batch"]
 ) -> Float[Tensor, " batch"]:
     """Return the value of the action taken, per row.
 

@@ -8,8 +8,8 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lrl.actors.actor import Actor
 from lrl.actors.config import ActorConfig

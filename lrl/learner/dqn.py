@@ -64,11 +64,13 @@ class DQN(L.LightningModule):
             raise ConfigError(
                 f"model.target_update_tau must be above 0 and at most 1, got {target_update_tau}"
             )
-        self.encoder_recipe = Recipe.of(encoder, "model.encoder")
-        self.head_recipe = Recipe.of(head, "model.head")
-        self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer")
-        self.scheduler_recipe = lr_scheduler and Recipe.of(lr_scheduler, "model.lr_scheduler")
-        bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap")
+        self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
+        self.head_recipe = Recipe.of(head, "model.head", Head)
+        self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
+        self.scheduler_recipe = lr_scheduler and Recipe.of(
+            lr_scheduler, "model.lr_scheduler", torch.optim.lr_scheduler.LRScheduler
+        )
+        bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap", BootstrapRule)
         self.bootstrap: BootstrapRule = bootstrap_recipe()
         self.target_update_period_learner_steps = target_update_period_learner_steps
         self.target_update_tau = target_update_tau
@@ -81,8 +83,8 @@ class DQN(L.LightningModule):
                 "bootstrap": bootstrap_recipe.as_dict(),
                 "optimizer": self.optimizer_recipe.as_dict(),
                 "lr_scheduler": self.scheduler_recipe and self.scheduler_recipe.as_dict(),
-                "target_update_period_learner_steps": target_update_period_learner_steps,
-                "target_update_tau": target_update_tau,
+                "target_update_period_learner_steps": int(target_update_period_learner_steps),
+                "target_update_tau": float(target_update_tau),
                 "env_spec": self.env_spec and asdict(self.env_spec),
             },
             logger=False,
@@ -182,7 +184,7 @@ class DQN(L.LightningModule):
             self.target.state_dict().values(), self.online.state_dict().values(), strict=True
         )
         for target, online in pairs:
-            if self.target_update_tau == 1.0:
+            if self.target_update_tau == 1.0 or not target.is_floating_point():
                 target.copy_(online)
             else:
                 target.lerp_(online, self.target_update_tau)
@@ -210,7 +212,8 @@ class DQN(L.LightningModule):
         self.log_dict(statistics, logger=self.trainer.state.fn != "fit", batch_size=1)
 
     def _is_logging_step(self) -> bool:
-        return is_logging_step(self.trainer, self.trainer.global_step + 1)
+        trainer = self._trainer  # None where a user calls training_step by hand
+        return trainer is not None and is_logging_step(trainer, trainer.global_step + 1)
 
 
 def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:

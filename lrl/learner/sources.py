@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import queue
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from lrl.actors.actor import Actor
+from lrl.actors.actor import Actor, rows_without_action
 from lrl.actors.manager import ActorManager, ActorStatistics
 from lrl.envs import StreamEnvs
 from lrl.replay import RateLimiter, ReplayBuffer
@@ -102,7 +103,8 @@ class SynchronousSource(Source):
         self.envs = envs
         self.num_environments = envs.num_envs
         self.actor: Actor | None = None
-        self._clock = _Stopwatch()
+        self._started = time.monotonic()
+        self._ended: float | None = None
 
     def put_episode(self, episode_return: float, length: int) -> None:
         """Count an episode (the actor's side of a sink)."""
@@ -118,14 +120,14 @@ class SynchronousSource(Source):
 
     def close(self) -> None:
         """Close the environments."""
-        self._clock.stop()
+        self._ended = self._ended or time.monotonic()
         self.envs.close()
 
     def statistics(self) -> list[ActorStatistics]:
         """Return the one actor's statistics."""
         env_steps = self.actor.env_steps if self.actor else 0
         frames = env_steps * self.envs.spec.frame_skip
-        seconds = self._clock.seconds()
+        seconds = (self._ended or time.monotonic()) - self._started
         return [ActorStatistics(0, env_steps, frames, self.rollout.episodes, seconds, 0.0, 0)]
 
 
@@ -195,27 +197,16 @@ class AsynchronousSource(Source):
             chunk = self.chunks.get(timeout)
         except queue.Empty:
             return False
+        if chunk.after_gap:  # a chunk before it failed verification: join nothing across the hole
+            streams = np.unique(chunk.rows.stream)
+            frames = np.zeros((len(streams), *chunk.rows.frame.shape[1:]), chunk.rows.frame.dtype)
+            self.replay.append(rows_without_action(RowKind.GAP, streams, frames))
         self.put(chunk.rows)
         self.rollout.add_lag(chunk.rows, self.learner_steps)
         self.chunks.release(chunk)
         for episode_return, length in zip(chunk.episode_return, chunk.episode_length, strict=True):
             self.rollout.add_episode(float(episode_return), int(length))
         return True
-
-
-class _Stopwatch:
-    def __init__(self) -> None:
-        import time
-
-        self._now = time.monotonic
-        self._start = self._now()
-        self._end: float | None = None
-
-    def stop(self) -> None:
-        self._end = self._end or self._now()
-
-    def seconds(self) -> float:
-        return (self._end or self._now()) - self._start
 
 
 def mean(values: deque[float] | deque[int]) -> float:

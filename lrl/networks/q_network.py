@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from lrl.networks.encoders import Encoder
 from lrl.networks.heads import Head
 from lrl.recipe import Recipe
-from lrl.types import ConfigError, EnvSpec
+from lrl.types import EnvSpec
 
 
 class QNetwork(nn.Module):
@@ -40,12 +41,8 @@ class NetworkRecipe:
 
     def build(self) -> QNetwork:
         """Build the network with fresh random weights (torch's global generator)."""
-        encoder = self.encoder(self.env_spec.observation_shape)
-        if not isinstance(encoder, Encoder):
-            raise ConfigError(f"encoder must be a lrl.networks.Encoder, got {type(encoder)}")
-        head = self.head(encoder.num_features, self.env_spec.num_actions)
-        if not isinstance(head, Head):
-            raise ConfigError(f"head must be a lrl.networks.Head, got {type(head)}")
+        encoder: Encoder = self.encoder(self.env_spec.observation_shape)
+        head: Head = self.head(encoder.num_features, self.env_spec.num_actions)
         return QNetwork(encoder, head)
 
 
@@ -57,16 +54,18 @@ def vector_size(network: nn.Module) -> int:
 @torch.no_grad()
 def write_vector(network: nn.Module, out: Tensor) -> None:
     """Copy all weights and buffers into a flat float32 vector, in the order of the state dict."""
-    offset = 0
-    for tensor in network.state_dict().values():
-        out[offset : offset + tensor.numel()].copy_(tensor.reshape(-1))
-        offset += tensor.numel()
+    for tensor, part in _parts(network, out):
+        part.copy_(tensor.reshape(-1))
 
 
 @torch.no_grad()
 def read_vector(network: nn.Module, vector: Tensor) -> None:
     """Set all weights and buffers from what `write_vector` wrote."""
-    offset = 0
-    for tensor in network.state_dict().values():
-        tensor.copy_(vector[offset : offset + tensor.numel()].view(tensor.shape))
-        offset += tensor.numel()
+    for tensor, part in _parts(network, vector):
+        tensor.copy_(part.view(tensor.shape))
+
+
+def _parts(network: nn.Module, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    tensors = list(network.state_dict().values())
+    # `split` raises if the vector has another size.
+    return zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True)

@@ -87,7 +87,7 @@ class UniformSampler(Sampler):
         missing = batch_size
         for _ in range(self.max_rounds if streams.num_rows else 0):
             keys = streams.draw(missing + missing // 8 + 8, generator)
-            found.append(keys[transitions.samplable(keys)][:missing])
+            found.append(keys[transitions.stored_samplable(keys)][:missing])
             missing -= len(found[-1])
             if not missing:
                 return np.concatenate(found)

@@ -44,11 +44,18 @@ class Transitions:
 
     def samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
         """Tell which keys `[count, 2]` may be sampled now; overwritten and future rows may not."""
+        stream, number = keys[:, 0], keys[:, 1]
+        stored = number >= self.streams.oldest.take(stream)
+        stored &= number < self.streams.counts.take(stream)
+        return stored & self.stored_samplable(keys)
+
+    def stored_samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
+        """Tell which of these keys of stored rows, drawn from the streams, may be sampled now."""
         return self._inspect(keys)[0]
 
     def samplable_keys(self) -> IndexArray:
         """List every key that may be sampled now. Goes through all rows: for fallback and tests."""
-        found = [keys[self.samplable(keys)] for keys in self.streams.all_keys()]
+        found = [keys[self.stored_samplable(keys)] for keys in self.streams.all_keys()]
         return np.concatenate([np.empty((0, 2), np.int64), *found])
 
     def any_samplable(self) -> bool:
@@ -57,7 +64,7 @@ class Transitions:
             return True
         self._known_key = None
         for keys in self.streams.all_keys(chunk_rows=4096):
-            found = keys[self.samplable(keys)]
+            found = keys[self.stored_samplable(keys)]
             if len(found):
                 self._known_key = found[-1:]
                 return True
@@ -110,11 +117,13 @@ class Transitions:
         )
 
     def _inspect(self, keys: IndexArray) -> tuple[npt.NDArray[np.bool_], IndexArray]:
-        """Tell which keys are samplable, and the number of the last row that each one needs."""
+        """Tell which stored keys are samplable, and the number of the last row each one needs.
+
+        Rows before the oldest and after the newest read GAP, so they need no check.
+        """
         frames, n = self.frame_stack, self.n_step
         stream, number = keys[:, 0], keys[:, 1]
-        oldest_needed = number - (frames - 1)
-        rows = oldest_needed[:, None] + np.arange(frames + n)
+        rows = number[:, None] + np.arange(1 - frames, n + 1)
         flags = self.streams.flags(self.streams.slots(stream, rows))
         # The transition ends at the first row that is anything but a plain STEP row.
         stops = flags[:, frames - 1 : -1] != 0
@@ -126,8 +135,6 @@ class Transitions:
         samplable = flags[:, :frames].max(axis=1) < GAP_FLAGS
         samplable &= last_flags < BOUNDARY_FLAGS
         samplable &= (flags.take(after) < PREFIX_FLAGS) | terminated.view(np.bool_)
-        samplable &= oldest_needed >= self.streams.oldest.take(stream)
-        samplable &= number < self.streams.counts.take(stream)
         return samplable, number + steps - terminated
 
 

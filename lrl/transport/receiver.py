@@ -28,7 +28,7 @@ class LedgerEntry:
         received: Rows handed out by `ChunkQueue.get`.
         dropped: Rows of chunks that did not pass verification.
         in_flight: Rows on their way, in a chunk being filled or waiting; 0 once the actor ended.
-        lost: Rows that an actor which ended had not sent: less than one chunk, if it was killed.
+        lost: Rows that an actor which ended had not sent: at most one chunk, if it was killed.
     """
 
     produced: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lrl.replay import ReplayBuffer
 from lrl.types import EnvSpec, RowKind, Rows
 
 
@@ -56,6 +57,14 @@ def episode(
         setattr(rows[-1], end, True)
         rows.append(Row(RowKind.BOUNDARY, first + len(rewards)))
     return rows
+
+
+def filled(*rows_of_streams: list[Row], capacity: int = 400, **settings) -> ReplayBuffer:
+    frame_stack = settings.pop("frame_stack", 1)
+    buffer = ReplayBuffer(make_spec(frame_stack), capacity, len(rows_of_streams), **settings)
+    for stream, rows in enumerate(rows_of_streams):
+        buffer.append(pack([(stream, row) for row in rows]))
+    return buffer
 
 
 @dataclass

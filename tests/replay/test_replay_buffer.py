@@ -5,20 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from replay_rows import Row, episode, make_spec, pack
+from replay_rows import Row, episode, filled, make_spec, pack
 
-from lrl.replay import NotEnoughRows, ReplayBuffer, Sampler, Streams, UniformSampler
+from lrl.replay import NotEnoughRows, ReplayBuffer, Streams
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind
 
 ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
-
-
-def filled(*rows_of_streams: list[Row], capacity: int = 400, **settings) -> ReplayBuffer:
-    frame_stack = settings.pop("frame_stack", 1)
-    buffer = ReplayBuffer(make_spec(frame_stack), capacity, len(rows_of_streams), **settings)
-    for stream, rows in enumerate(rows_of_streams):
-        buffer.append(pack([(stream, row) for row in rows]))
-    return buffer
 
 
 def all_transitions(buffer: ReplayBuffer) -> Batch:
@@ -282,50 +274,6 @@ def test_storage_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch
     assert ReplayBuffer.bytes_needed(ATARI, fits, 10) <= 70_000_000
     assert ReplayBuffer.bytes_needed(ATARI, fits + 20, 10) > 70_000_000
     assert ReplayBuffer(ATARI, fits, 10).capacity == fits
-
-
-class RecordingSampler(UniformSampler):
-    needs_priorities = True
-
-    def __init__(self) -> None:
-        self.updates: list[tuple[list, list]] = []
-
-    def rows_changed(self, added: np.ndarray, removed: np.ndarray) -> None:
-        pass
-
-    def update_priorities(self, keys: np.ndarray, priorities: np.ndarray) -> None:
-        self.updates.append((keys.tolist(), priorities.tolist()))
-
-
-def test_priorities_of_overwritten_rows_are_dropped() -> None:
-    sampler = RecordingSampler()
-    buffer = filled(episode([1.0] * 10, end="open"), capacity=10, sampler=sampler)
-    assert buffer.needs_priorities
-    keys = torch.tensor([[0, 1], [0, 7]])
-    buffer.append(pack([(0, row) for row in episode([1.0] * 5, end="open")]))
-    buffer.update_priorities(keys, torch.tensor([1.0, 2.0], requires_grad=True))
-    assert sampler.updates == [([[0, 7]], [2.0])]
-
-
-def test_uniform_ignores_priorities() -> None:
-    buffer = filled(episode([1.0] * 3))
-    assert not buffer.needs_priorities
-    before = buffer.state_dict()
-    buffer.update_priorities(torch.tensor([[0, 0]]), torch.tensor([1.0]))
-    assert torch.equal(before["generator"], buffer.state_dict()["generator"])
-
-
-def test_a_sampler_must_do_what_it_announces() -> None:
-    class Careless(Sampler):
-        needs_priorities = True
-
-        def sample(self, transitions, batch_size, generator):
-            raise AssertionError
-
-    with pytest.raises(NotImplementedError, match=r"Careless .* define rows_changed"):
-        filled(episode([1.0]), sampler=Careless())
-    with pytest.raises(ValueError, match="has no state"):
-        UniformSampler().load_state_dict({"beta": 1.0})
 
 
 def test_columns_are_the_storage() -> None:

@@ -76,7 +76,7 @@ def assert_equals_twin(batch: Batch, expected: dict[tuple[int, int], Expected]) 
             assert next_names == transition.next_observation
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     frame_stack=st.integers(1, 4),
     n_step=st.integers(1, 10),

@@ -73,10 +73,11 @@ def kill_often(learner: Learner, kills: int, actors: int = 4) -> None:
     for (actor, incarnation), entry in ledger.items():
         assert entry.received == learner.next_number.get((actor, incarnation), 0)
         assert entry.produced == entry.received + entry.lost
-        assert entry.lost < 32 if incarnation < incarnations[actor] else entry.lost == 0
+        # A whole chunk of 32 is lost by a kill between its last row and its message.
+        assert entry.lost <= (32 if incarnation < incarnations[actor] else 0)
 
 
-def test_killed_actors_lose_less_than_a_chunk_and_stall_nobody():
+def test_killed_actors_lose_at_most_a_chunk_and_stall_nobody():
     learner = Learner()
     kill_often(learner, kills=20)
     learner.close()

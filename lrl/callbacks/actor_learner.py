@@ -74,7 +74,8 @@ class ActorLearnerCallback(Checkpoint):
             part.setup(trainer, pl_module, stage)
         if stage == "fit":
             if not isinstance(trainer.limit_train_batches, int):
-                trainer.limit_train_batches = self.evaluation.interval_learner_steps or 1000
+                learner_steps = self.evaluation.interval_learner_steps or 1000
+                trainer.limit_train_batches = learner_steps * trainer.accumulate_grad_batches
             interrupt.install()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

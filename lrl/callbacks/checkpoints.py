@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.types import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 def checkpoint_folder(trainer: L.Trainer) -> Path:
@@ -125,14 +128,17 @@ class LastCheckpoint(Checkpoint):
         """Save on Ctrl-C and SIGTERM; after any other exception the state may be wrong."""
         asked_to_stop = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
         if asked_to_stop and trainer.global_step > 0 and trainer.world_size == 1:
-            self._save(trainer)
+            try:
+                self._save(trainer)
+            except Exception:  # what follows stops the actors
+                _log.exception("%s could not be saved", self.last_model_path)
 
     def _is_time(self, trainer: L.Trainer) -> bool:
-        interval = self.interval_learner_steps
-        return interval > 0 and trainer.global_step % interval == 0
+        interval, step = self.interval_learner_steps, trainer.global_step
+        return interval > 0 and step > 0 and step % interval == 0
 
     def _save(self, trainer: L.Trainer) -> None:
         if self._folder is not None and self._saved_step != trainer.global_step:
-            self._saved_step = trainer.global_step
             self.last_model_path = str(self._folder / "last.ckpt")
             trainer.save_checkpoint(self.last_model_path, weights_only=False)
+            self._saved_step = trainer.global_step

@@ -34,6 +34,10 @@ class PeriodicEvaluation(L.Callback):
         batches = self.interval_learner_steps * trainer.accumulate_grad_batches
         trainer.val_check_interval = batches
         trainer.check_val_every_n_epoch = None
+        for callback in trainer.early_stopping_callbacks:
+            # Set up before this schedule was, it would look for a score at the end of every epoch.
+            if callback.monitor.startswith("eval/"):
+                callback._check_on_train_epoch_end = False
 
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return whether this learner step ends with an evaluation."""

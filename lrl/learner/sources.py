@@ -163,7 +163,12 @@ class AsynchronousSource(Source):
         return self.chunks.fill
 
     def take_waiting(self) -> None:
-        """Append the chunks that wait now; those that arrive meanwhile are for the next time."""
+        """Append the chunks that wait now; those that arrive meanwhile are for the next time.
+
+        Raises:
+            ActorError: The actors failed for good.
+        """
+        self.manager.check()
         for _ in range(self.chunks.qsize()):
             if not self._may_insert() or not self._take(0.0):
                 break
@@ -174,8 +179,8 @@ class AsynchronousSource(Source):
         Raises:
             ActorError: The actors failed for good.
         """
-        if not self._take(timeout):
-            self.manager.check()
+        self.manager.check()
+        self._take(timeout)
 
     def close(self) -> None:
         """Stop the actors, taking their last rows."""
@@ -198,7 +203,8 @@ class AsynchronousSource(Source):
         except queue.Empty:
             return False
         if chunk.after_gap:  # a chunk before it failed verification: join nothing across the hole
-            streams = np.unique(chunk.rows.stream)
+            envs_per_actor = self.manager.config.envs_per_actor
+            streams = np.arange(envs_per_actor, dtype=np.int32) + chunk.actor * envs_per_actor
             frames = np.zeros((len(streams), *chunk.rows.frame.shape[1:]), chunk.rows.frame.dtype)
             self.replay.append(rows_without_action(RowKind.GAP, streams, frames))
         self.put(chunk.rows)

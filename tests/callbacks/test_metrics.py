@@ -1,0 +1,221 @@
+"""What a run writes of itself: metrics at their steps, the configuration, the summary."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.training_runs import make_run, quiet, small_data
+from lightning.pytorch.loggers import CSVLogger, Logger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lrl import ActorLearnerCallback, DQN, EnvConfig, ReplayConfig
+from lrl.actors.manager import ActorStatistics
+from lrl.callbacks.summary import actor_table
+
+pytestmark = quiet
+
+TRAINING = {
+    "train/loss", "train/td_error_mean", "train/q_mean", "train/target_mean", "train/grad_norm",
+    "train/epsilon", "train/lr",
+    "rollout/return_mean", "rollout/length_mean", "rollout/episodes",
+    "count/env_steps", "count/frames", "count/learner_steps", "count/rows_received",
+    "count/rows_dropped", "count/actor_restarts",
+    "speed/env_steps_per_second", "speed/learner_steps_per_second", "speed/samples_per_insert",
+    "speed/learner_wait_fraction", "speed/actor_wait_fraction", "speed/optimise_ms",
+    "speed/sample_ms",
+    "replay/size", "sync/policy_version", "sync/policy_lag_mean", "transport/queue_fill",
+}  # fmt: skip
+EVALUATION = {
+    f"eval/{name}"
+    for name in (
+        "return_mean", "return_std", "return_min", "return_max", "length_mean", "episodes"
+    )
+}  # fmt: skip
+
+
+class Deaf(Logger):
+    """A logger that takes nothing."""
+
+    asked = 0
+
+    @property
+    def name(self) -> str:
+        return "deaf"
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        Deaf.asked += 1
+        raise ConnectionError("the server does not answer")
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("the server does not answer")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(
+        tmp_path_factory.mktemp("metrics"),
+        ActorLearnerCallback(4, 10, 0),
+        data=small_data(
+            replay=ReplayConfig(capacity=40, batch_size=8),
+            env=EnvConfig(id="lrl/Identity-v0", kwargs={"length": 5}),
+        ),
+        max_steps=30,
+        log_every_n_steps=6,
+    ).fit()
+
+
+@pytest.fixture(scope="module")
+def rows(run):
+    return run.metrics()
+
+
+def test_every_documented_metric_is_there_at_its_learner_step(rows):
+    training = [row for row in rows if "train/loss" in row]
+    assert [int(row["step"]) for row in training] == [6, 12, 18, 24, 30]
+    for row in training:
+        assert set(row) - {"step", "epoch"} == TRAINING
+        assert row["step"] == str(int(float(row["count/learner_steps"])))
+        assert all(math.isfinite(float(value)) for value in row.values())
+
+
+def test_evaluations_are_logged_at_the_step_they_belong_to(rows):
+    evaluations = [row for row in rows if "eval/return_mean" in row]
+    assert [int(row["step"]) for row in evaluations] == [10, 20, 30]
+    for row in evaluations:
+        assert set(row) - {"step", "epoch"} == EVALUATION
+        assert float(row["eval/episodes"]) == 2
+        assert float(row["eval/length_mean"]) == 5
+        low, high = float(row["eval/return_min"]), float(row["eval/return_max"])
+        assert 0 <= low <= float(row["eval/return_mean"]) == (low + high) / 2
+        assert float(row["eval/return_std"]) == pytest.approx((high - low) / 2)
+
+
+def test_no_row_is_lost_where_two_fall_on_one_step(rows):
+    assert [int(row["step"]) for row in rows] == [6, 10, 12, 18, 20, 24, 30, 30]
+
+
+def test_tensorboard_holds_the_same(run, rows):
+    events = EventAccumulator(str(run.folder), size_guidance={"scalars": 0}).Reload()
+    assert set(events.Tags()["scalars"]) == TRAINING | EVALUATION
+    for name in ("train/loss", "eval/return_mean", "count/env_steps"):
+        logged = [(event.step, event.value) for event in events.Scalars(name)]
+        expected = [(int(row["step"]), float(row[name])) for row in rows if name in row]
+        assert logged == [(step, pytest.approx(value)) for step, value in expected]
+
+
+def test_counts_and_averages_are_consistent(run, rows):
+    """8 samples a batch at 4 samples per environment step: 2 steps a batch, after 20 to warm up."""
+    for row in rows:
+        if "train/loss" in row:
+            value = {name: float(text) for name, text in row.items()}
+            step = int(row["step"])
+            assert value["count/env_steps"] == value["count/frames"] == 20 + 2 * step
+            assert value["speed/samples_per_insert"] == 4.0
+            boundaries = value["count/rows_received"] - value["count/env_steps"]
+            assert value["rollout/episodes"] - 2 <= boundaries <= value["rollout/episodes"]
+            assert value["rollout/episodes"] == 2 * (int(value["count/env_steps"] / 2) // 5)
+            assert value["rollout/length_mean"] == 5
+            assert value["replay/size"] <= 40
+            assert value["sync/policy_version"] == step - step % 4
+            assert value["train/lr"] == 1e-3
+            assert value["train/epsilon"] == pytest.approx(
+                1 - 0.95 * value["count/env_steps"] / 10_000
+            )
+            assert 0 <= value["speed/learner_wait_fraction"] < 1
+            assert value["count/rows_dropped"] == value["count/actor_restarts"] == 0
+
+
+def test_summary_of_a_finished_run(run):
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["outcome"] == "finished"
+    assert summary["learner_steps"] == 30
+    assert summary["env_steps"] == summary["frames"] == 80
+    assert summary["samples_per_insert"] == 4.0
+    assert summary["learner_steps_per_second"] == pytest.approx(30 / summary["seconds"])
+    assert summary["env_steps_per_second"] == pytest.approx(80 / summary["seconds"])
+    assert summary["best_return_mean"] == run.callback.best_model_score
+    assert summary["best_model_path"] == str(run.checkpoint("best"))
+    (actor,) = summary["actors"]
+    assert (actor["actor"], actor["env_steps"], actor["episodes"]) == (0, 80, 16)
+    assert actor["episodes"] == summary["episodes"]
+    assert summary["protocol"]["environment"]["id"] == "lrl/Identity-v0"
+    assert summary["protocol"]["evaluation"]["episodes"] == 2
+    assert summary["protocol"]["seed"] == 0
+    assert summary["versions"]["torch"] == torch.__version__
+    assert summary["hardware"]["torch_threads"] >= 1
+
+
+def test_the_table_of_actors_shows_every_actor():
+    table = actor_table(
+        [ActorStatistics(0, 500, 2000, 7, 10.0, 2.5, 0), ActorStatistics(1, 0, 0, 0, 0.0, 0.0, 3)]
+    )
+    header, first, second = (line.split() for line in table.splitlines())
+    assert header == ["actor", "env_steps", "env_steps/s", "seconds", "waiting", "restarts"]
+    assert first == ["0", "500", "50", "10.0", "25%", "0"]
+    assert second == ["1", "0", "0", "0.0", "0%", "3"]
+
+
+def test_a_logger_that_fails_does_not_end_training(tmp_path, caplog):
+    Deaf.asked = 0
+    loggers = [Deaf(), CSVLogger(tmp_path, "run", "version_0")]
+    run = make_run(
+        tmp_path, ActorLearnerCallback(4, 10, 0), logger=loggers, default_root_dir=tmp_path
+    ).fit()
+    assert run.trainer.global_step == 20
+    assert Deaf.asked == 6  # at 5, 10, 15, 20 and for two evaluations
+    assert "Deaf could not log" in caplog.text
+    assert "the server does not answer" in caplog.text
+    with (tmp_path / "run/version_0/metrics.csv").open() as file:
+        assert len(file.readlines()) == 1 + 6
+
+
+class Reading(DQN):
+    """Reads what a killed run would leave behind at this step."""
+
+    seen: tuple[str, ...] = ()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if self.trainer.global_step == 12:
+            file = Path(self.trainer.log_dir or "") / "metrics.csv"
+            self.seen = tuple(file.read_text().splitlines())
+        return super().training_step(batch, batch_idx)
+
+
+def test_metrics_are_on_disk_as_soon_as_they_are_logged(tmp_path):
+    module = Reading()
+    make_run(tmp_path, module=module, max_steps=13).fit()
+    header, *rows = (line.split(",") for line in module.seen)
+    assert [row[header.index("step")] for row in rows] == ["5", "10", "10"]
+
+
+def test_without_a_logger_nothing_is_written_but_checkpoints_and_the_summary(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path, logger=False).fit()
+    files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert files == {"checkpoints/best.ckpt", "checkpoints/last.ckpt", "summary.json"}
+
+
+def test_accumulated_counts_are_exact_above_float32(tmp_path):
+    """16 777 217 environment steps are not 16 777 216."""
+    run = make_run(tmp_path, ActorLearnerCallback(4, 0, 0), max_steps=5)
+    offset = 2**24
+
+    class Offset(L.Callback):
+        def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+            assert run.data.dataset is not None
+            run.data.dataset.replay.env_steps_inserted = offset
+
+    run.trainer.callbacks.insert(0, Offset())  # pyright: ignore[reportAttributeAccessIssue]
+    run.fit()
+    (row,) = run.metrics()
+    assert float(row["count/env_steps"]) == offset + 30

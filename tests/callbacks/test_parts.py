@@ -1,0 +1,145 @@
+"""The parts of ActorLearnerCallback alone, and Lightning's own callbacks beside it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.training_runs import make_run, quiet, small_agent, small_data
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+from lrl import ActorLearnerCallback, ConfigError, RLProgressBar
+from lrl.callbacks import BestCheckpoint, PeriodicEvaluation, RunSummary, Throughput, WeightSync
+
+pytestmark = quiet
+
+
+def test_parts_work_without_the_callback_that_joins_them(tmp_path):
+    best = BestCheckpoint()
+    run = make_run(
+        tmp_path,
+        WeightSync(5),
+        PeriodicEvaluation(10),
+        best,
+        Throughput(),
+        RunSummary(best),
+        limit_train_batches=10,
+    ).fit()
+    evaluated = [int(row["step"]) for row in run.metrics() if "eval/return_mean" in row]
+    logged = [int(row["step"]) for row in run.metrics() if "train/loss" in row]
+    assert (evaluated, logged) == ([10, 20], [5, 10, 15, 20])
+    assert run.checkpoint("best").exists()
+    assert (run.folder / "summary.json").exists()
+    metrics = run.trainer.validate(datamodule=run.data, ckpt_path="best", verbose=False)
+    assert metrics[0]["eval/return_mean"] == best.best_model_score
+
+
+def test_an_unsized_epoch_works_too(tmp_path):
+    """Without an integer limit_train_batches Lightning takes one batch in advance."""
+    run = make_run(tmp_path, WeightSync(5), PeriodicEvaluation(10), BestCheckpoint()).fit()
+    evaluated = [int(row["step"]) for row in run.metrics() if "eval/return_mean" in row]
+    assert evaluated == [10, 20]
+    assert run.trainer.global_step == 20
+
+
+@pytest.mark.parametrize("settings", [{}, {"limit_train_batches": 4}])
+def test_early_stopping_watches_evaluations(tmp_path, settings):
+    """Also where epochs are shorter than the evaluation interval."""
+    stopping = EarlyStopping("eval/return_mean", mode="max", stopping_threshold=-1.0)
+    run = make_run(
+        tmp_path, stopping, ActorLearnerCallback(5, 10, 0), max_steps=100, **settings
+    ).fit()
+    assert run.trainer.global_step == 10
+    assert run.checkpoint("last").exists()
+
+
+def test_model_checkpoint_keeps_the_best_evaluations(tmp_path):
+    kept = ModelCheckpoint(
+        tmp_path / "kept", monitor="eval/return_mean", mode="max", save_top_k=2,
+        filename="{step}", save_last=True,
+    )  # fmt: skip
+    make_run(tmp_path, kept, ActorLearnerCallback(5, 10, 0), max_steps=30).fit()
+    names = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert "last.ckpt" in names
+    steps = {int(re.findall(r"\d+", name)[0]) for name in names if name != "last.ckpt"}
+    assert len(steps) == 2
+    assert steps <= {10, 20, 30}
+    for path in (tmp_path / "kept").glob("step*.ckpt"):
+        assert torch.load(path, weights_only=True)["global_step"] in steps
+
+
+def test_a_graceful_stop_ends_the_run_as_usual(tmp_path):
+    class Enough(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            trainer.should_stop = trainer.global_step == 7
+
+    run = make_run(tmp_path, Enough(), ActorLearnerCallback(5, 0, 0)).fit()
+    assert run.trainer.global_step == 7
+    assert torch.load(run.checkpoint("last"), weights_only=True)["global_step"] == 7
+
+
+# Lightning returns from `validate` what was logged, and warns that there is no logger.
+@pytest.mark.filterwarnings("ignore:You called `self.log:UserWarning")
+def test_validate_and_test_play_their_own_episodes(tmp_path):
+    module, data = small_agent(), small_data()
+    run = make_run(tmp_path, module=module, data=data, logger=False)
+    (validated,) = run.trainer.validate(module, datamodule=data, verbose=False)
+    (again,) = run.trainer.validate(module, datamodule=data, verbose=False)
+    (tested,) = run.trainer.test(module, datamodule=data, verbose=False)
+    assert validated == again
+    assert validated["eval/episodes"] == 2
+    assert tested["eval/episodes"] == 4
+    assert data.dataset is None  # nothing to train with was built
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_need_the_datamodule(tmp_path):
+    batches = [torch.zeros(1)]
+    run = make_run(tmp_path, logger=False, default_root_dir=tmp_path)
+    with pytest.raises(ConfigError, match="need a ReplayDataModule"):
+        run.trainer.fit(small_agent(env_spec=run.data.env_spec), train_dataloaders=batches)
+
+
+def progress(tmp_path, *callbacks: L.Callback) -> str:
+    bar = RLProgressBar(refresh_seconds=0.001)
+    texts = []
+
+    class Read(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            texts.append(bar.text(trainer))
+
+    callbacks = (bar, *callbacks, Read())
+    make_run(tmp_path, *callbacks, enable_progress_bar=True, limit_train_batches=10).fit()
+    return texts[-1]
+
+
+def test_progress_shows_what_a_run_is_doing(tmp_path, capfd):
+    text = progress(tmp_path, ActorLearnerCallback(5, 10, 0))
+    assert re.fullmatch(
+        r"60 env steps \| [\d,]+/s \| rollout \d\.\d \| eval \d\.\d \| eps 0\.99\d \| "
+        r"replay 3%( \| (learner waits|actors wait) \d+%)?",
+        text,
+    )
+    shown = capfd.readouterr().err
+    assert "learning 20/20 [100%" in shown
+    assert text.partition(" | ")[0] in shown
+
+
+def test_progress_alone_shows_what_it_knows(tmp_path):
+    text = progress(tmp_path, WeightSync(5), PeriodicEvaluation(0))
+    assert text == "60 env steps | 0/s | replay 3%"
+
+
+def test_a_disabled_progress_bar_is_silent(tmp_path, capfd):
+    bar = RLProgressBar()
+    bar.disable()
+    make_run(tmp_path, bar, ActorLearnerCallback(5, 0, 0), enable_progress_bar=True).fit()
+    assert "learning" not in capfd.readouterr().err
+
+
+def test_progress_refuses_a_period_of_zero():
+    with pytest.raises(ConfigError, match="refresh_seconds must be above 0, got 0"):
+        RLProgressBar(refresh_seconds=0)

@@ -1,0 +1,50 @@
+"""Fixtures and settings of all tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from helpers.leftovers import left_since, take_inventory
+from jaxtyping import install_import_hook
+
+from lrl.types import EnvSpec
+
+_LOADED = [name for name in sys.modules if name.startswith("lrl.functional.")]
+if _LOADED:
+    raise RuntimeError(f"{_LOADED} were imported before their shapes could be checked")
+# From here on the shapes in the signatures of lrl.functional are checked at every call.
+install_import_hook("lrl.functional", "beartype.beartype")
+
+_EXPECTED_WARNINGS = (
+    # An agent may be trained on batches alone; evaluation belongs to the datamodule.
+    "ignore:You defined a `validation_step` but have no `val_dataloader`",
+    # Lightning 2.6 asks torch's pytree in a way that torch 2.13 calls deprecated.
+    "ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let through what libraries have to warn of; pyproject.toml turns warnings into errors."""
+    for warning_filter in _EXPECTED_WARNINGS:
+        config.addinivalue_line("filterwarnings", warning_filter)
+
+
+@pytest.fixture
+def tiny_spec() -> EnvSpec:
+    """A vector of 2 numbers and 2 actions."""
+    return EnvSpec(observation_shape=(2,), observation_dtype="float32", num_actions=2)
+
+
+@pytest.fixture
+def janitor() -> Iterator[None]:
+    """Fail a test that leaves a process, thread, descriptor or named shared memory behind.
+
+    Name it before fixtures that clean up, so that it looks after they did.
+    """
+    before = take_inventory()
+    yield
+    left = left_since(before)
+    if left:
+        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)

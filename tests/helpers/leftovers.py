@@ -1,0 +1,119 @@
+"""What a test may leave behind: processes, threads, file descriptors and named shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+_PROC, _SHARED_MEMORY = Path("/proc"), Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What this process and its descendants hold at one moment."""
+
+    processes: frozenset[int]
+    threads: frozenset[threading.Thread]
+    descriptors: frozenset[tuple[int, str]]
+    segments: frozenset[str]
+
+
+def take_inventory() -> Inventory:
+    """Look at what there is now, after collecting garbage and finished children."""
+    gc.collect()
+    multiprocessing.active_children()  # joins the finished ones
+    helpers = _helper_processes()
+    return Inventory(
+        frozenset(_descendants(os.getpid(), helpers)),
+        frozenset(threading.enumerate()),
+        frozenset(_descriptors()),
+        frozenset(path.name for path in _SHARED_MEMORY.glob("*")),
+    )
+
+
+def left_since(before: Inventory, patience_seconds: float = 5.0) -> list[str]:
+    """Describe what is there now but was not before; what is just going away gets some time."""
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        found = _compare(before, take_inventory())
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
+
+
+def _compare(before: Inventory, now: Inventory) -> list[str]:
+    segments = now.segments - before.segments
+    foreign = _mapped_elsewhere(segments, now.processes) if segments else set()
+    return [
+        *(f"process {pid}: {_command(pid)}" for pid in sorted(now.processes - before.processes)),
+        *(f"thread {thread.name}" for thread in now.threads - before.threads),
+        *(f"descriptor {fd}: {name}" for fd, name in sorted(now.descriptors - before.descriptors)),
+        *(f"shared memory /dev/shm/{name}" for name in sorted(segments - foreign)),
+    ]
+
+
+def _helper_processes() -> set[int]:
+    """Return multiprocessing's own processes, which stay until the interpreter ends."""
+    pids = (
+        getattr(forkserver._forkserver, "_forkserver_pid", None),  # pyright: ignore[reportAttributeAccessIssue]
+        getattr(resource_tracker._resource_tracker, "_pid", None),  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    return {pid for pid in pids if pid is not None}
+
+
+def _helper_descriptors() -> set[int]:
+    descriptors = (
+        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),  # pyright: ignore[reportAttributeAccessIssue]
+        getattr(resource_tracker._resource_tracker, "_fd", None),  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    return {fd for fd in descriptors if fd is not None}
+
+
+def _descendants(ancestor: int, helpers: set[int]) -> set[int]:
+    """Return living descendants; children of the fork server count, the server itself does not."""
+    parents: dict[int, int] = {}
+    for entry in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # "pid (command) state parent ...", where a command may hold spaces and brackets
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                parents[int(entry.name)] = int(parent)
+    found, frontier = set(), {ancestor}
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier}
+        found |= frontier
+    return found - helpers
+
+
+def _descriptors() -> list[tuple[int, str]]:
+    helpers = _helper_descriptors()
+    found = []
+    for path in (_PROC / "self/fd").glob("*"):
+        with contextlib.suppress(OSError):  # the one of this very listing is gone by now
+            if int(path.name) not in helpers:
+                found.append((int(path.name), str(path.readlink())))
+    return found
+
+
+def _mapped_elsewhere(segments: frozenset[str], family: frozenset[int]) -> set[str]:
+    """Return the segments that a process outside this family uses: they are not this test's."""
+    found: set[str] = set()
+    for entry in _PROC.glob("[0-9]*"):
+        if int(entry.name) not in family | {os.getpid()}:
+            with contextlib.suppress(OSError):
+                maps = (entry / "maps").read_text()
+                found |= {name for name in segments if f"{_SHARED_MEMORY}/{name}" in maps}
+    return found
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return (_PROC / str(pid) / "cmdline").read_text().replace("\0", " ").strip()
+    return "gone"

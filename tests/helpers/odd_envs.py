@@ -1,0 +1,141 @@
+"""Environments that fail on purpose, and one that tells where it runs; actors import this module.
+
+Only actor processes see a fault: the learner builds the environment too, to read its spaces.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class OddError(Exception):
+    """Cannot be built from its own arguments, so it does not survive pickling."""
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(f"odd error with code {code}")
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def fail(fault: str) -> None:
+    if fault == "error":
+        raise RuntimeError("the ball is lost")
+    if fault == "exit":
+        raise SystemExit("the game gives up")
+    if fault == "odd":
+        raise OddError(code=7)
+    if fault == "silent":
+        raise SilentError
+    if fault == "giant":
+        raise RuntimeError("x" * 300_000 + " and that was all")
+    if fault == "interrupt":
+        raise KeyboardInterrupt
+    if fault == "vanish":
+        os._exit(3)
+    if fault == "hang":
+        time.sleep(1000)
+
+
+def actor_index() -> int:
+    """Index of the actor whose process this is, -1 in the learner."""
+    prefix, _, index = multiprocessing.current_process().name.rpartition("-")
+    return int(index) if prefix == "lrl-actor" else -1
+
+
+class Faulty(gymnasium.Env):
+    """Fail in some place of some actor, at every attempt or at the first only.
+
+    Args:
+        fault: What happens; see `fail`.
+        where: `init`, `reset` or `step`.
+        after: Steps that go well before.
+        actor: Actor that fails; -1 for all of them.
+        once: A file that is made by the first failure and prevents others.
+    """
+
+    def __init__(
+        self,
+        fault: str = "error",
+        where: str = "step",
+        after: int = 50,
+        actor: int = -1,
+        once: str | None = None,
+    ) -> None:
+        self.observation_space = Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = Discrete(2)
+        self._fault, self._where, self._after = fault, where, after
+        self._actor, self._once = actor, once
+        self._steps = 0
+        self._visit("init")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self._visit("reset")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int):
+        self._steps += 1
+        if self._steps > self._after:
+            self._visit("step")
+        end = self._steps % 10 == 0
+        return np.full(2, 0.5, np.float32), float(action), end, False, {}
+
+    def _visit(self, where: str) -> None:
+        index = actor_index()
+        if where != self._where or index < 0 or self._actor not in (-1, index):
+            return
+        if self._once is not None:
+            if Path(self._once).exists():
+                return
+            Path(self._once).touch()
+        fail(self._fault)
+
+
+class Witness(gymnasium.Env):
+    """Every observation tells what the process looks like; see `FACTS`."""
+
+    FACTS = ("actor", "threads", "gpu_hidden", "interrupt_ignored", "rank_hidden", "lightning")
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (len(self.FACTS),), np.float32)
+        self.action_space = Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        return self._facts(), {}
+
+    def step(self, action: int):
+        # The reward says which seed the last seeded reset had: exact in float32 below 2**24.
+        return self._facts(), float((self.np_random_seed or 0) % 2**20), False, False, {}
+
+    def _facts(self):
+        torch = sys.modules.get("torch")
+        return np.array(
+            [
+                actor_index(),
+                torch.get_num_threads() if torch else 0,
+                os.environ.get("CUDA_VISIBLE_DEVICES") == "",
+                signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+                "RANK" not in os.environ,
+                "lightning" in sys.modules,
+            ],
+            np.float32,
+        )
+
+
+for _name in ("Faulty", "Witness"):
+    if f"{_name}-v0" not in gymnasium.registry:
+        gymnasium.register(f"{_name}-v0", entry_point=f"{__name__}:{_name}")

@@ -1,0 +1,72 @@
+"""Networks small enough to compute by hand, and batches for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lrl.learner.dqn import DQN
+from lrl.networks import Encoder, QNetwork
+from lrl.types import Batch, EnvSpec
+
+
+class FlatEncoder(Encoder):
+    """The observation itself, times a factor: with a scalar head the network is linear."""
+
+    def __init__(self, observation_shape: tuple[int, ...], factor: float = 1.0) -> None:
+        super().__init__()
+        (self.num_features,) = observation_shape
+        self.factor = factor
+
+    def encode(self, observation: Tensor) -> Tensor:
+        return self.factor * observation
+
+
+def linear_dqn(tiny_spec: EnvSpec, **settings: Any) -> DQN:
+    """Return an agent whose action values are a weight matrix times the observation."""
+    return DQN(encoder=FlatEncoder, env_spec=tiny_spec, **settings)
+
+
+def set_weights(network: QNetwork, weight: Sequence[Sequence[float]]) -> None:
+    """Set the matrix (one row per action) of a linear network; its bias becomes 0."""
+    linear: Any = network.head.linear
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor(weight))
+        linear.bias.zero_()
+
+
+def make_batch(
+    observation: Sequence[Sequence[float]],
+    action: Sequence[int],
+    reward: Sequence[float],
+    discount: Sequence[float],
+    next_observation: Sequence[Sequence[float]],
+    weights: Sequence[float] | None = None,
+) -> Batch:
+    """Return a batch of lists; importance weights are 1 if they are not given."""
+    size = len(action)
+    return Batch(
+        observation=torch.tensor(observation, dtype=torch.float32),
+        action=torch.tensor(action),
+        reward=torch.tensor(reward, dtype=torch.float32),
+        discount=torch.tensor(discount, dtype=torch.float32),
+        next_observation=torch.tensor(next_observation, dtype=torch.float32),
+        weights=torch.ones(size) if weights is None else torch.tensor(weights),
+        keys=torch.stack([torch.zeros(size), torch.arange(size)], dim=1).long(),
+    )
+
+
+def random_batch(size: int = 8, seed: int = 0) -> Batch:
+    """Return random transitions of 2 numbers and 2 actions, with weights that differ."""
+    rng = torch.Generator().manual_seed(seed)
+    return make_batch(
+        torch.randn(size, 2, generator=rng).tolist(),
+        torch.randint(2, (size,), generator=rng).tolist(),
+        torch.randn(size, generator=rng).tolist(),
+        (0.9 * torch.randint(2, (size,), generator=rng)).tolist(),
+        torch.randn(size, 2, generator=rng).tolist(),
+        torch.rand(size, generator=rng).tolist(),
+    )

@@ -1,0 +1,163 @@
+"""Small training runs in this process, and what is left of a run's processes and memory."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import multiprocessing
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from lrl import (
+    DQN,
+    ActorConfig,
+    ActorLearnerCallback,
+    EnvConfig,
+    EvaluationConfig,
+    RateLimiterConfig,
+    ReplayConfig,
+    ReplayDataModule,
+)
+from lrl.networks import MLPEncoder
+
+# Lightning's own, about the machine and about its use of torch; the lines are of no test's making.
+quiet = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:Experiment logs directory"),
+]
+
+
+def small_agent(**settings: Any) -> DQN:
+    encoder = functools.partial(MLPEncoder, hidden_sizes=(16,))
+    return DQN(encoder=encoder, **{"target_update_period_learner_steps": 10, **settings})
+
+
+def small_data(env_id: str = "lrl/Identity-v0", **settings: Any) -> ReplayDataModule:
+    """Experience of a small environment, made in this process unless `actors` says otherwise."""
+    defaults = {
+        "env": EnvConfig(id=env_id),
+        "actors": ActorConfig(num_actors=0, envs_per_actor=2),
+        "replay": ReplayConfig(capacity=2000, batch_size=8),
+        "rate": RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=20),
+        "evaluation": EvaluationConfig(episodes=2, test_episodes=4),
+        "learner_threads": 1,
+    }
+    return ReplayDataModule(**{**defaults, **settings})
+
+
+def background(num_actors: int = 2, envs_per_actor: int = 2, **settings: Any) -> ActorConfig:
+    return ActorConfig(
+        num_actors=num_actors, envs_per_actor=envs_per_actor, **{"chunk_rows": 16, **settings}
+    )
+
+
+@dataclass
+class Run:
+    """A trainer with all that it is given to fit."""
+
+    trainer: L.Trainer
+    module: DQN
+    data: ReplayDataModule
+
+    def fit(self, ckpt_path: Path | str | None = None) -> Run:
+        self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
+        return self
+
+    @property
+    def folder(self) -> Path:
+        assert self.trainer.log_dir is not None
+        return Path(self.trainer.log_dir)
+
+    @property
+    def callback(self) -> ActorLearnerCallback:
+        callbacks = getattr(self.trainer, "callbacks", [])
+        return next(c for c in callbacks if isinstance(c, ActorLearnerCallback))
+
+    def metrics(self) -> list[dict[str, str]]:
+        """Rows of metrics.csv, without the columns that a row leaves empty."""
+        with (self.folder / "metrics.csv").open() as file:
+            return [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]
+
+    def checkpoint(self, name: str) -> Path:
+        return self.folder / "checkpoints" / f"{name}.ckpt"
+
+
+def make_run(
+    folder: Path,
+    *callbacks: L.Callback,
+    module: DQN | None = None,
+    data: ReplayDataModule | None = None,
+    max_steps: int = 20,
+    seed: int | None = 0,
+    **trainer: Any,
+) -> Run:
+    """Make a run; without callbacks it gets an ActorLearnerCallback with short intervals."""
+    if seed is not None:
+        L.seed_everything(seed, verbose=False)
+    version = f"version_{len(list(folder.glob('run/version_*')))}"
+    where = {"save_dir": folder, "name": "run", "version": version}
+    settings = {
+        "max_steps": max_steps,
+        "log_every_n_steps": 5,
+        "logger": [TensorBoardLogger(**where), CSVLogger(**where)],
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "callbacks": list(callbacks) or [ActorLearnerCallback(5, 10, 10)],
+    }
+    return Run(
+        L.Trainer(accelerator="cpu", **{**settings, **trainer}),
+        module or small_agent(),
+        data or small_data(),
+    )
+
+
+def wait_for(condition: Any, what: str, seconds: float = 30.0) -> None:
+    """Wait until a condition holds; fail the test if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+def shared_blocks() -> int:
+    """Number of lrl's blocks of shared memory that this process maps (Linux)."""
+    return Path("/proc/self/maps").read_text().count("memfd:lrl")
+
+
+def named_segments() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def actor_processes() -> list[Any]:
+    children = multiprocessing.active_children()
+    return [child for child in children if child.name.startswith("lrl-actor")]
+
+
+def process_group(leader: int) -> list[int]:
+    """Processes alive in a group, zombies excluded (Linux)."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == leader and fields[0] != "Z":
+                members.append(int(entry.name))
+    return members
+
+
+def environment_for_subprocess() -> dict[str, str]:
+    """The environment of a script: it finds lrl and these helpers, and stays off the network."""
+    root = Path(__file__).parents[2]
+    paths = [str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

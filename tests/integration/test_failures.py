@@ -1,0 +1,96 @@
+"""Actors fail while a Trainer fits: the run goes on, or ends with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import lightning as L
+import pytest
+from helpers.training_runs import (
+    Run,
+    actor_processes,
+    background,
+    make_run,
+    quiet,
+    small_data,
+    wait_for,
+)
+
+from lrl import ActorLearnerCallback, EnvConfig, RateLimiterConfig
+from lrl.actors.manager import ActorError
+from lrl.learner.sources import AsynchronousSource
+
+pytestmark = [*quiet, pytest.mark.usefixtures("janitor")]
+
+
+def faulty(**kwargs: Any) -> EnvConfig:
+    return EnvConfig(id="helpers.odd_envs:Faulty-v0", kwargs=kwargs)
+
+
+def source_of(run: Run) -> AsynchronousSource:
+    assert run.data.dataset is not None
+    source = run.data.dataset.source
+    assert isinstance(source, AsynchronousSource)
+    return source
+
+
+@pytest.mark.parametrize("rate", [RateLimiterConfig(4.0), RateLimiterConfig(None)])
+def test_a_failed_actor_ends_the_run_though_others_work(tmp_path, rate):
+    """Also if the learner never has to wait."""
+    data = small_data(
+        env=faulty(actor=1, after=200),
+        actors=background(2, on_failure="fail"),
+        rate=rate,
+    )
+    run = make_run(tmp_path, data=data, max_steps=10**9, log_every_n_steps=10**6)
+    with pytest.raises(ActorError, match=r"the ball is lost") as caught:
+        run.fit()
+    assert "actor 1 (pid" in str(caught.value)
+    assert actor_processes() == []
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["outcome"] == "ended by ActorError"
+
+
+def test_an_environment_that_only_actors_cannot_build_ends_the_run(tmp_path):
+    data = small_data(env=faulty(where="init"), actors=background(2))
+    with pytest.raises(ActorError, match="failed before its first step"):
+        make_run(tmp_path, data=data).fit()
+    assert actor_processes() == []
+
+
+class Kill(L.Callback):
+    """Kills an actor once and lets training wait until it is back."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.run: Run | None = None
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        assert self.run is not None
+        if trainer.global_step == self.step:
+            victim = source_of(self.run).manager.processes[0]
+            assert victim.pid is not None
+            os.kill(victim.pid, signal.SIGKILL)
+        if trainer.global_step >= trainer.max_steps - 20:
+            source = source_of(self.run)
+            wait_for(lambda: source.wait(0.05) or source.actor_restarts, "the restart")
+
+
+def test_a_killed_actor_comes_back_while_the_run_goes_on(tmp_path):
+    kill = Kill(50)
+    kill.run = run = make_run(
+        tmp_path,
+        kill,
+        ActorLearnerCallback(5, 0, 0),
+        data=small_data(actors=background(2)),
+        max_steps=200,
+        log_every_n_steps=50,
+    )
+    run.fit()
+    assert run.trainer.global_step == 200
+    assert float(run.metrics()[-1]["count/actor_restarts"]) == 1
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert [actor["restarts"] for actor in summary["actors"]] == [1, 0]

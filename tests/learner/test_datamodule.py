@@ -1,0 +1,201 @@
+"""Settings are checked before anything starts; what was taken is given back."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.training_runs import actor_processes, background, make_run, quiet, small_data
+
+from lrl import (
+    ActorLearnerCallback,
+    EnvConfig,
+    EvaluationConfig,
+    RateLimiterConfig,
+    ReplayConfig,
+    ReplayDataModule,
+)
+from lrl.actors.manager import ActorManager
+from lrl.callbacks import PeriodicEvaluation, WeightSync
+from lrl.types import ConfigError
+
+pytestmark = quiet
+
+REFUSED = {
+    "no weight sync": (
+        {"actors": background()},
+        PeriodicEvaluation(0),
+        r"actors.num_actors is 2 but no callback syncs weights.*add ActorLearnerCallback\(\)",
+    ),
+    "free running alone": (
+        {"rate": RateLimiterConfig(samples_per_insert=None)},
+        ActorLearnerCallback(),
+        r"rate.samples_per_insert is null \(free running\) but actors.num_actors is 0",
+    ),
+    "warm-up above capacity": (
+        {"replay": ReplayConfig(capacity=100), "rate": RateLimiterConfig(min_size_env_steps=101)},
+        ActorLearnerCallback(),
+        "rate.min_size_env_steps is 101, but the replay keeps only 100 rows",
+    ),
+    "rings too short": (
+        {"replay": ReplayConfig(capacity=40, batch_size=8, n_step=20)},
+        ActorLearnerCallback(),
+        "replay.capacity leaves 20 rows for each of 2 streams.*set replay.capacity to at least 44",
+    ),
+    "error buffer too small": (
+        {"rate": RateLimiterConfig(samples_per_insert=4.0, error_buffer=5.0)},
+        ActorLearnerCallback(),
+        "rate.error_buffer is 5.0.*at least 16",
+    ),
+    "unknown environment": (
+        {"env": EnvConfig(id="Nowhere-v0")},
+        ActorLearnerCallback(),
+        "env.id is 'Nowhere-v0', which cannot be made",
+    ),
+    "memory": (
+        {"replay": ReplayConfig(capacity=10**13)},
+        ActorLearnerCallback(),
+        "replay.capacity 10000000000000 needs .* at most .* rows fit",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_refused_before_a_process_starts(tmp_path, monkeypatch, case):
+    settings, callback, message = REFUSED[case]
+    monkeypatch.setattr(ActorManager, "start", lambda self: pytest.fail("actors were started"))
+    run = make_run(tmp_path, callback, data=small_data(**settings), limit_train_batches=5)
+    threads = torch.get_num_threads()
+    with pytest.raises(ConfigError, match=message):
+        run.fit()
+    assert actor_processes() == []
+    assert torch.get_num_threads() == threads
+    assert run.data.dataset is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ReplayDataModule(seed=-1), "data.seed must be at least 0, got -1"),
+        (lambda: ReplayDataModule(learner_threads=0), "data.learner_threads must be at least 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_at_once(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def trainer_of(ranks: int) -> Any:
+    return SimpleNamespace(world_size=ranks, global_rank=0, callbacks=[], num_devices=ranks)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "test_episodes"), [(10, 100), (9, 101)], ids=["episodes", "test_episodes"]
+)
+def test_every_rank_plays_equally_many_episodes(episodes, test_episodes):
+    data = small_data(
+        evaluation=EvaluationConfig(episodes=episodes, test_episodes=test_episodes)
+    )
+    data.trainer = trainer_of(ranks=3)
+    with pytest.raises(ConfigError, match=r"must be multiples of the 3 ranks"):
+        data.setup("validate")
+
+
+def test_ranks_play_different_episodes_and_explore_differently():
+    data = small_data(actors=background(num_actors=2, envs_per_actor=3))
+    data.trainer = trainer = trainer_of(ranks=2)
+    seeds: list[list[int]] = []
+    environments: list[list[int]] = []
+    for rank in range(2):
+        trainer.global_rank = rank
+        slot = data._slot()
+        seeds.append(slot.env_seeds())
+        environments.append(slot.environments.tolist())
+        assert slot.total_environments == 12
+    assert environments == [[0, 1, 2], [6, 7, 8]]
+    assert not set(seeds[0]) & set(seeds[1])
+
+
+def test_outside_of_a_trainer_it_says_where_it_belongs():
+    with pytest.raises(ConfigError, match=r"trainer\.fit\(model, datamodule=\.\.\.\)"):
+        small_data().setup("fit")
+
+
+def test_the_environment_is_asked_for_its_specification():
+    spec = small_data(env=EnvConfig(id="lrl/Identity-v0", kwargs={"num_contexts": 7})).env_spec
+    assert spec.observation_shape == (7,)
+    assert spec.num_actions == 7
+
+
+class Look(L.Callback):
+    """Notes the number of torch's threads in training, and ends it by an exception if asked."""
+
+    def __init__(self, exception: type[BaseException] | None = None) -> None:
+        self.threads = 0
+        self.exception = exception
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.threads = torch.get_num_threads()
+        if self.exception:
+            raise self.exception
+
+
+@pytest.mark.parametrize("exception", [None, ZeroDivisionError])
+def test_threads_are_chosen_logged_and_given_back(tmp_path, caplog, exception):
+    before = torch.get_num_threads()
+    look = Look(exception)
+    data = small_data(learner_threads=before + 2)
+    run = make_run(tmp_path, look, ActorLearnerCallback(5, 0, 0), data=data)
+    with caplog.at_level(logging.INFO):
+        if exception:
+            with pytest.raises(exception):
+                run.fit()
+        else:
+            run.fit()
+    assert look.threads == before + 2
+    assert torch.get_num_threads() == before
+    assert f"learner: {before + 2} torch thread(s) on" in caplog.text
+    assert "beside 0 actor(s) (data.learner_threads)" in caplog.text
+
+
+def test_threads_leave_the_actors_their_cores(monkeypatch):
+    data = small_data(actors=background(num_actors=3), learner_threads=None)
+    data.trainer = trainer_of(ranks=2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(16), raising=False)
+    before = torch.get_num_threads()
+    data._set_threads()
+    try:
+        assert torch.get_num_threads() == 16 // 2 - 3
+    finally:
+        data.close()
+    assert torch.get_num_threads() == before
+
+
+def test_a_used_datamodule_says_that_it_is_used(tmp_path):
+    run = make_run(tmp_path, WeightSync(5), limit_train_batches=5, max_steps=5).fit()
+    again = make_run(tmp_path, WeightSync(5), data=run.data, limit_train_batches=5, max_steps=5)
+    with pytest.raises(RuntimeError, match="build a new datamodule"):
+        again.fit()
+
+
+def test_batches_are_plain_tensors_of_fixed_types(tmp_path):
+    class Batches(L.Callback):
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int
+        ) -> None:
+            types = {name: (value.dtype, value.shape) for name, value in vars(batch).items()}
+            assert types == {
+                "observation": (torch.float32, (8, 4)),
+                "action": (torch.int64, (8,)),
+                "reward": (torch.float32, (8,)),
+                "discount": (torch.float32, (8,)),
+                "next_observation": (torch.float32, (8, 4)),
+                "weights": (torch.float32, (8,)),
+                "keys": (torch.int64, (8, 2)),
+            }
+
+    make_run(tmp_path, Batches(), ActorLearnerCallback(5, 0, 0), max_steps=3).fit()

@@ -1,0 +1,270 @@
+"""The stream of batches: when it waits, for whom, and what it counts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lrl.actors.config import ActorConfig
+from lrl.actors.manager import ActorError
+from lrl.learner.dataset import ReplayDataset, default_learner_threads
+from lrl.learner.sources import AsynchronousSource, Source
+from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer
+from lrl.transport import ChunkQueue
+from lrl.types import Batch, ConfigError, EnvSpec, RowKind, Rows
+
+SPEC = EnvSpec(observation_shape=(1,), observation_dtype="float32", num_actions=2)
+
+
+def steps(count: int, stream: int = 0) -> Rows:
+    zeros = np.zeros(count)
+    return Rows(
+        stream=np.full(count, stream, np.int32),
+        kind=zeros.astype(np.uint8),
+        frame=np.zeros((count, 1), np.float32),
+        action=zeros.astype(np.int32),
+        reward=zeros.astype(np.float32),
+        terminated=zeros.astype(bool),
+        truncated=zeros.astype(bool),
+        policy_version=zeros.astype(np.int64),
+    )
+
+
+class CountingSource(Source):
+    """Makes rows when it is waited for, and remembers what was asked of it."""
+
+    def __init__(self, dataset: ReplayDataset, rows_per_wait: int) -> None:
+        super().__init__(dataset.replay, dataset.limiter)
+        self.rows_per_wait = rows_per_wait
+        self.waits: list[float] = []
+        self.looks = self.closed = 0
+
+    def take_waiting(self) -> None:
+        self.looks += 1
+
+    def wait(self, timeout: float) -> None:
+        self.waits.append(timeout)
+        self.put(steps(self.rows_per_wait))
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def statistics(self) -> list[Any]:
+        return []
+
+
+def make_dataset(
+    batch_size: int = 4, rows_per_wait: int = 1, capacity: int = 1000, **rate: Any
+) -> ReplayDataset:
+    config = RateLimiterConfig(**{"samples_per_insert": 2.0, "min_size_env_steps": 10, **rate})
+    return ReplayDataset(
+        ReplayBuffer(SPEC, capacity, num_streams=1),
+        RateLimiter(config, batch_size, rows_per_wait),
+        batch_size,
+        start_source=lambda dataset: CountingSource(dataset, rows_per_wait),
+    )
+
+
+def source_of(dataset: ReplayDataset) -> CountingSource:
+    assert isinstance(dataset.source, CountingSource)
+    return dataset.source
+
+
+def test_actors_start_at_the_first_batch_and_every_epoch_goes_on_with_the_same_stream():
+    dataset = make_dataset()
+    assert iter(dataset) is dataset
+    assert dataset.source is None
+    next(dataset)
+    source = dataset.source
+    assert iter(dataset) is dataset
+    next(dataset)
+    assert dataset.source is source
+    assert dataset.learner_steps == 2
+
+
+def test_works_in_a_plain_dataloader():
+    dataset = make_dataset()
+    for batch in itertools.islice(DataLoader(dataset, batch_size=None, num_workers=0), 3):
+        assert isinstance(batch, Batch)
+        assert batch.observation.shape == (4, 1)
+    assert dataset.learner_steps == 3
+
+
+def test_refuses_the_workers_of_a_dataloader(monkeypatch):
+    monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", object())  # as in a worker
+    with pytest.raises(ConfigError, match=r"batch_size=None, num_workers=0"):
+        iter(make_dataset())
+
+
+def test_the_first_batch_waits_for_the_warm_up():
+    dataset = make_dataset(min_size_env_steps=50)
+    next(dataset)
+    # 2 steps more earn the 4 samples of a batch.
+    assert dataset.env_steps == 52
+    assert len(source_of(dataset).waits) == 52
+    assert max(source_of(dataset).waits) <= 0.5
+    assert dataset.wait_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "ratio", "rows"), [(4, 2.0, 1), (32, 8.0, 1), (32, 8.0, 8), (5, 0.3, 2)]
+)
+def test_the_ratio_is_exact(batch_size, ratio, rows):
+    """Every batch is drawn as soon as it is earned, and not before."""
+    dataset = make_dataset(batch_size, rows, samples_per_insert=ratio)
+    for batches in range(1, 60):
+        next(dataset)
+        earned = ratio * (dataset.env_steps - 10)
+        assert earned - ratio * rows < batches * batch_size <= earned + 1e-9
+    # What was inserted for the next batch counts too, but less than a batch.
+    assert dataset.limiter.samples_per_insert == pytest.approx(ratio, rel=0.05)
+
+
+def test_free_running_learns_from_what_is_there():
+    dataset = make_dataset(samples_per_insert=None)
+    list(itertools.islice(dataset, 100))
+    assert dataset.env_steps == 10
+
+
+def test_a_maximum_rate_is_held_though_batches_are_earned():
+    dataset = make_dataset(samples_per_insert=None, max_learner_steps_per_second=100.0)
+    next(dataset)
+    started = time.monotonic()
+    list(itertools.islice(dataset, 20))
+    assert time.monotonic() - started >= 0.19
+    assert dataset.wait_seconds >= 0.15
+    assert source_of(dataset).looks > 20  # actors were not forgotten meanwhile
+
+
+def asynchronous(check: Any = lambda: None, **manager: Any) -> ReplayDataset:
+    """A dataset without a single actor, whose manager says what it is told to."""
+    stub: Any = SimpleNamespace(
+        config=ActorConfig(num_actors=2, envs_per_actor=2), check=lambda: None, **manager
+    )
+    limiter = RateLimiter(RateLimiterConfig(samples_per_insert=None, min_size_env_steps=4), 2)
+    replay = ReplayBuffer(SPEC, 100, num_streams=4)
+    dataset = ReplayDataset(
+        replay,
+        limiter,
+        2,
+        start_source=lambda _: AsynchronousSource(replay, limiter, ChunkQueue(), stub),
+        check=check,
+    )
+    dataset.start()
+    return dataset
+
+
+def manager_of(dataset: ReplayDataset) -> Any:
+    assert isinstance(dataset.source, AsynchronousSource)
+    return dataset.source.manager
+
+
+def test_waiting_looks_at_signals_twice_a_second_and_does_not_spin():
+    checks = []
+
+    def check() -> None:
+        checks.append(time.monotonic())
+        if len(checks) == 4:
+            raise KeyboardInterrupt
+
+    dataset = asynchronous(check)
+    before = time.thread_time()
+    with pytest.raises(KeyboardInterrupt):
+        next(dataset)
+    assert time.thread_time() - before < 0.25 * (checks[-1] - checks[0])
+    assert checks[-1] - checks[0] >= 0.9  # two waits of half a second
+
+
+def dead() -> None:
+    raise ActorError("actor 0 failed for good")
+
+
+@pytest.mark.parametrize("rows", [0, 20], ids=["while waiting", "with batches in store"])
+def test_says_when_the_actors_are_gone(rows):
+    dataset = asynchronous()
+    assert dataset.source is not None
+    if rows:
+        dataset.source.put(steps(rows))
+        next(dataset)
+    manager_of(dataset).check = dead
+    with pytest.raises(ActorError, match="actor 0 failed for good"):
+        next(dataset)
+
+
+def test_a_lost_chunk_leaves_a_gap_in_every_stream_of_its_actor():
+    dataset = asynchronous()
+    source = dataset.source
+    assert isinstance(source, AsynchronousSource)
+    chunk = SimpleNamespace(
+        actor=1, after_gap=False, rows=steps(5, stream=2), episode_return=[], episode_length=[]
+    )
+    source.chunks = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
+        get=lambda timeout: chunk, release=lambda chunk: None
+    )
+    source.wait(0.0)
+    chunk.after_gap = True
+    source.wait(0.0)
+    assert dataset.replay.streams.counts.tolist() == [0, 0, 11, 1]
+    kinds = dataset.replay.streams.columns["flags"] >> 2
+    assert (kinds[2 * 26 : 2 * 26 + 11] == RowKind.GAP).nonzero().flatten().tolist() == [5]
+    assert dataset.env_steps == 10
+
+
+def test_lag_counts_learner_steps_since_the_policy_of_each_row():
+    dataset = make_dataset()
+    source = dataset.start()
+    rows = steps(4)
+    rows.policy_version[:] = [10, 10, 20, 30]
+    rows.kind[3] = RowKind.BOUNDARY
+    source.rollout.add_lag(rows, learner_steps=40)
+    assert source.rollout.take_lag_mean() == pytest.approx((30 + 30 + 20) / 3)
+    assert source.rollout.take_lag_mean() == 0.0
+
+
+def test_close_is_idempotent_and_final():
+    dataset = make_dataset()
+    next(dataset)
+    dataset.close()
+    dataset.close()
+    with pytest.raises(RuntimeError, match="build a new datamodule"):
+        next(dataset)
+
+
+def test_closing_before_the_first_batch_starts_nothing():
+    dataset = make_dataset()
+    dataset.close()
+    assert dataset.source is None
+
+
+def test_state_is_plain_and_a_resumed_stream_counts_on(tmp_path):
+    dataset = make_dataset()
+    list(itertools.islice(dataset, 7))
+    assert dataset.source is not None
+    dataset.source.rollout.add_episode(1.0, 10)
+    torch.save(dataset.state_dict(), tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    resumed = make_dataset()
+    resumed.load_state_dict(state)
+    assert (resumed.learner_steps, resumed.episodes) == (7, 1)
+    assert resumed.env_steps == resumed.env_steps_offset == dataset.env_steps
+    assert resumed.session_learner_steps == 0
+    next(resumed)
+    assert resumed.learner_steps == 8
+    # The replay is empty after a resume, so it is warmed up again.
+    assert resumed.env_steps == dataset.env_steps + 12
+    assert source_of(resumed).learner_steps == 8
+    assert resumed.state_dict()["replay"]["env_steps_inserted"] == resumed.env_steps
+
+
+@pytest.mark.parametrize(
+    ("cpus", "actors", "threads"), [(2, 0, 2), (2, 1, 1), (2, 2, 1), (1, 0, 1), (8, 2, 6)]
+)
+def test_the_learner_takes_the_cores_that_actors_leave(cpus, actors, threads):
+    assert default_learner_threads(cpus, actors) == threads

@@ -1,0 +1,90 @@
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lrl.interrupt import Interrupt
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Interrupt]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt = Interrupt()
+    yield interrupt
+    interrupt.uninstall()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def assert_quiet(interrupt: Interrupt) -> None:
+    """Check without letting a wrong KeyboardInterrupt end the whole test session."""
+    try:
+        interrupt.check()
+    except KeyboardInterrupt:
+        pytest.fail("check raised although nothing was asked for")
+
+
+def test_without_a_signal_nothing_happens(interrupt: Interrupt):
+    interrupt.install()
+    assert_quiet(interrupt)
+    assert not interrupt.requested
+
+
+def test_the_first_ctrl_c_waits_for_check_and_raises_once(interrupt: Interrupt):
+    interrupt.install()
+    signal.raise_signal(signal.SIGINT)
+    assert interrupt.requested
+    with pytest.raises(KeyboardInterrupt):
+        interrupt.check()
+    assert_quiet(interrupt)
+
+
+def test_the_second_ctrl_c_raises_at_once_and_settles_the_first(interrupt: Interrupt):
+    interrupt.install()
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert_quiet(interrupt)
+
+
+def test_uninstall_gives_python_its_own_handler_back(interrupt: Interrupt):
+    interrupt.install()
+    interrupt.uninstall()
+    interrupt.uninstall()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert not interrupt.requested
+
+
+def test_a_request_does_not_reach_the_next_run(interrupt: Interrupt):
+    interrupt.install()
+    signal.raise_signal(signal.SIGINT)
+    interrupt.uninstall()
+    interrupt.install()
+    assert_quiet(interrupt)
+
+
+def test_installing_twice_is_installing_once(interrupt: Interrupt):
+    interrupt.install()
+    interrupt.install()
+    interrupt.uninstall()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_user_stays(interrupt: Interrupt):
+    seen = []
+    signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    interrupt.install()
+    signal.raise_signal(signal.SIGINT)
+    interrupt.uninstall()
+    assert seen == [signal.SIGINT]
+    assert not interrupt.requested
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_other_threads_leave_signals_alone(interrupt: Interrupt):
+    thread = threading.Thread(target=interrupt.install)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,0 +1,80 @@
+"""The janitor fixture must see what is left behind, and nothing else."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.leftovers import left_since, take_inventory
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev/shm")
+
+
+def sleep_long() -> None:
+    time.sleep(60)
+
+
+def leave_process() -> Callable[[], object]:
+    process = subprocess.Popen(["sleep", "60"])
+    return lambda: (process.kill(), process.wait())
+
+
+def leave_thread() -> Callable[[], object]:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, name="forgotten", daemon=True)
+    thread.start()
+    return lambda: (stop.set(), thread.join())
+
+
+def leave_descriptor() -> Callable[[], object]:
+    reader, writer = os.pipe()
+    os.close(writer)
+    return lambda: os.close(reader)
+
+
+def leave_segment() -> Callable[[], object]:
+    descriptor, path = tempfile.mkstemp(dir="/dev/shm")
+    os.close(descriptor)
+    return Path(path).unlink
+
+
+@pytest.mark.parametrize(
+    ("leave", "message"),
+    [
+        (leave_process, "process"),
+        (leave_thread, "thread forgotten"),
+        (leave_descriptor, "descriptor"),
+        (leave_segment, "shared memory"),
+    ],
+)
+def test_reports_exactly_what_is_left(leave: Callable, message: str):
+    before = take_inventory()
+    clean_up = leave()
+    try:
+        (found,) = left_since(before, patience_seconds=0.0)
+        assert found.startswith(message)
+    finally:
+        clean_up()
+    assert left_since(before) == []
+
+
+def test_children_of_the_fork_server_count_but_the_server_does_not():
+    before = take_inventory()
+    process = multiprocessing.get_context("forkserver").Process(target=sleep_long)
+    process.start()
+    try:
+        found = left_since(before, patience_seconds=0.0)
+        assert [line.split(":")[0] for line in found if line.startswith("process")] == [
+            f"process {process.pid}"
+        ]
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+    assert left_since(before) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -28,6 +29,11 @@ class Outcome(L.Callback):
 
     def __init__(self) -> None:
         self.exception: BaseException | None = None
+        self.began = False
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Note that all settings were read and all objects built."""
+        self.began = True
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -108,7 +114,7 @@ class LrlCLI(LightningCLI):
             seed_everything_default=0,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
-            parser_kwargs={"description": "Train and evaluate value-based agents."},
+            parser_kwargs={"prog": "lrl", "description": "Train and evaluate value-based agents."},
         )
 
     @staticmethod
@@ -122,12 +128,19 @@ class LrlCLI(LightningCLI):
         asked = next((word for word in sys.argv[1:] if word in skipped), None)
         return {asked: skipped[asked]} if asked else skipped
 
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Let mistakes be raised: `run` answers with one line instead of pages of usage."""
+        return super().init_parser(**{**kwargs, "exit_on_error": False})
+
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add trainer, model and data; the environment's specification is not configured."""
         parser.add_lightning_class_args(self.trainer_class, "trainer")
         defaults = {k: v for k, v in self.trainer_defaults.items() if k != "callbacks"}
         parser.set_defaults({f"trainer.{key}": value for key, value in defaults.items()})
         parser.add_class_arguments(DQN, "model", skip={"env_spec"}, sub_configs=True)
+        # The same as in DQN, in a form that config.yaml can hold.
+        adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3}}
+        parser.set_defaults({"model.optimizer": adam})
         parser.add_lightning_class_args(ReplayDataModule, "data")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -160,7 +173,7 @@ class LrlCLI(LightningCLI):
         elif config["trainer"]["logger"] is None:
             config["trainer"]["logger"] = False
         if config["trainer"]["enable_progress_bar"] is False:
-            config["progress"] = None
+            self._parser(self.config["subcommand"]).callback_keys.remove("progress")
 
     def after_fit(self) -> None:
         """Say what was reached and what to do next."""
@@ -197,6 +210,8 @@ def _quieten() -> None:
     """Leave out what a user of lrl can do nothing about."""
     warnings.filterwarnings("ignore", message="Experiment logs directory .* exists")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated")
+    warnings.filterwarnings("ignore", message="The number of training batches .* is smaller")
+    warnings.filterwarnings("ignore", message="You called `self.log.*no logger configured")
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
         logging.getLogger(name).addFilter(lambda record: "litlogger" not in record.getMessage())
 
@@ -206,19 +221,27 @@ def run() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("lrl").setLevel(logging.INFO)
     _quieten()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
     outcome = Outcome()
     try:
         LrlCLI(outcome)
-    except ConfigError as error:
-        print(f"lrl: error: {error}", file=sys.stderr)
+    except (ArgumentError, ValueError) as error:
+        if outcome.began and not isinstance(error, ConfigError):
+            raise
+        print(f"lrl: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _CONFIG_ERROR
     except ActorError as error:
         print(f"lrl: error: {error}", file=sys.stderr)
         return 1
     except (SystemExit, KeyboardInterrupt) as error:
-        if isinstance(outcome.exception or error, KeyboardInterrupt):
-            return _INTERRUPTED
-        if isinstance(outcome.exception, SIGTERMException):
-            return _TERMINATED
-        raise
-    return _TERMINATED if isinstance(outcome.exception, SIGTERMException) else 0
+        stopped_by = outcome.exception or error
+        if not isinstance(stopped_by, (KeyboardInterrupt, SIGTERMException)):
+            raise
+        outcome.exception = stopped_by
+    if isinstance(outcome.exception, KeyboardInterrupt):
+        print("lrl: stopped by Ctrl-C", file=sys.stderr)
+        return _INTERRUPTED
+    if isinstance(outcome.exception, SIGTERMException):
+        print("lrl: stopped by SIGTERM", file=sys.stderr)
+        return _TERMINATED
+    return 0

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import signal
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import Exploration
+from lrl.actors.handle import MAIN_GUARD, ActorHandle, ActorStatistics
 from lrl.actors.process import ActorPlan, PolicyFactory, run_actor
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig
@@ -25,44 +26,10 @@ from lrl.types import EnvSpec
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _RESTART_WINDOW_SECONDS = 60.0
-_GUARD = "put the script's work under `if __name__ == '__main__':`"
 
 
 class ActorError(RuntimeError):
     """An actor failed and will not be restarted; the message holds its traceback."""
-
-
-@dataclass(frozen=True)
-class ActorStatistics:
-    """What one actor did over all its incarnations."""
-
-    actor: int
-    env_steps: int
-    frames: int
-    episodes: int
-    seconds: float
-    wait_seconds: float
-    restarts: int
-
-    @property
-    def env_steps_per_second(self) -> float:
-        """Environment steps per second of life, waiting included."""
-        return self.env_steps / self.seconds if self.seconds > 0 else 0.0
-
-
-@dataclass
-class _Worker:
-    """One actor's process of the moment, and what is kept over its restarts."""
-
-    slot: ActorSlot
-    process: BaseProcess
-    channel: Channel
-    errors: Connection
-    launched_at: float
-    ended_at: float | None = None
-    restart_at: float | None = None
-    deaths: deque[float] = field(default_factory=deque)
-    past: list[tuple[Channel, float]] = field(default_factory=list)
 
 
 class ActorManager:
@@ -103,7 +70,7 @@ class ActorManager:
         self.layout = ChunkLayout(spec, config.chunk_rows, config.chunks_per_actor)
         self.restarts = 0
         self._context = _context(config.start_method)
-        self._workers: list[_Worker] = []
+        self._handles: list[ActorHandle] = []
         self._error: ActorError | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -116,11 +83,11 @@ class ActorManager:
         """
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise ActorError(
-                f"actors cannot start while an actor imports the main module; {_GUARD}"
+                f"actors cannot start while an actor imports the main module; {MAIN_GUARD}"
             )
         for actor in range(self.config.num_actors):
             slot = ActorSlot(**{**vars(self.first_slot), "actor": actor})
-            self._workers.append(self._launch(slot))
+            self._handles.append(self._launch(slot))
         self._thread = threading.Thread(target=self._watch, name="lrl-actor-manager", daemon=True)
         self._thread.start()
 
@@ -132,7 +99,7 @@ class ActorManager:
     @property
     def processes(self) -> list[BaseProcess]:
         """The actor processes of the moment, by actor index."""
-        return [worker.process for worker in self._workers]
+        return [handle.process for handle in self._handles]
 
     def stop(self, drain: Callable[[], object] = lambda: None, timeout: float = 5.0) -> None:
         """Ask all actors to finish, take their last rows, and end those that do not obey.
@@ -150,54 +117,64 @@ class ActorManager:
             drain()
             self._thread.join(0.02)
         self._request_stop()  # the thread may have been in the middle of a restart
-        while time.monotonic() < deadline and any(w.process.is_alive() for w in self._workers):
+        while time.monotonic() < deadline and any(w.process.is_alive() for w in self._handles):
             drain()
-            wait([w.process.sentinel for w in self._workers if w.process.is_alive()], 0.02)
-        for worker in self._workers:
-            if worker.process.is_alive():
-                _log.warning("actor %d did not stop in time and is killed", worker.slot.actor)
-                worker.process.kill()
-            worker.process.join()
-            worker.ended_at = worker.ended_at or time.monotonic()
-            worker.errors.close()
+            wait([w.process.sentinel for w in self._handles if w.process.is_alive()], 0.02)
+        for handle in self._handles:
+            if handle.process.is_alive():
+                _log.warning("actor %d did not stop in time and is killed", handle.slot.actor)
+                handle.process.kill()
+            handle.process.join()
+            handle.ended_at = handle.ended_at or time.monotonic()
+            handle.errors.close()
         drain()
 
     def statistics(self) -> list[ActorStatistics]:
         """Return what each actor did so far, by actor index."""
-        return [_statistics(worker) for worker in self._workers]
+        return [handle.statistics() for handle in self._handles]
 
     def _request_stop(self) -> None:
-        for worker in self._workers:
-            worker.channel.request_stop()
+        for handle in self._handles:
+            handle.channel.request_stop()
 
-    def _launch(self, slot: ActorSlot) -> _Worker:
+    def _launch(self, slot: ActorSlot) -> ActorHandle:
         channel = Channel(self.layout, slot.actor, slot.incarnation)
         errors, child_errors = self._context.Pipe(duplex=False)
         plan = ActorPlan(
             slot, self.env, self.exploration, self.policy, channel.actor_end, child_errors,
-            self.env_steps_offset,
+            self.env_steps_offset + sum(int(handle.total("env_steps")) for handle in self._handles),
         )  # fmt: skip
         process = self._context.Process(  # pyright: ignore[reportAttributeAccessIssue]
             target=run_actor, args=(plan,), name=f"lrl-actor-{slot.actor}", daemon=True
         )
         launched_at = time.monotonic()
-        process.start()
-        child_errors.close()
+        try:
+            with _interrupt_blocked():
+                process.start()
+        except (OSError, EOFError) as error:
+            channel.close()
+            errors.close()
+            raise ActorError(
+                f"actor {slot.actor} cannot be started: {error!r} (its own output may say more; "
+                f"in a script: {MAIN_GUARD})"
+            ) from error
+        finally:
+            child_errors.close()
         channel.started()
         self.queue.add(channel)
-        return _Worker(slot, process, channel, errors, launched_at)
+        return ActorHandle(slot, process, channel, errors, launched_at)
 
     def _watch(self) -> None:
         try:
             while not self._stopping.is_set():
-                alive = [w.process.sentinel for w in self._workers if w.ended_at is None]
+                alive = [w.process.sentinel for w in self._handles if w.ended_at is None]
                 if alive:
                     wait(alive, self._seconds_until_restart())
                 else:
                     self._stopping.wait(self._seconds_until_restart())
-                for index, worker in enumerate(self._workers):
+                for index, handle in enumerate(self._handles):
                     if not self._stopping.is_set():
-                        self._attend(index, worker)
+                        self._attend(index, handle)
         except ActorError as error:
             self._error = error
         except Exception as error:
@@ -205,60 +182,78 @@ class ActorManager:
             self._error.__cause__ = error
 
     def _seconds_until_restart(self) -> float:
-        due = [w.restart_at - time.monotonic() for w in self._workers if w.restart_at is not None]
+        due = [w.restart_at - time.monotonic() for w in self._handles if w.restart_at is not None]
         return max(0.02, min([_POLL_SECONDS, *due]))
 
-    def _attend(self, index: int, worker: _Worker) -> None:
+    def _attend(self, index: int, handle: ActorHandle) -> None:
         now = time.monotonic()
-        if worker.restart_at is not None:
-            if now >= worker.restart_at and self._is_drained(worker):
-                self._workers[index] = self._relaunch(worker)
-        elif worker.process.exitcode is not None:
-            self._bury(worker, _cause_of_death(worker))
-        elif now - self._last_progress(worker) > self.config.timeout_seconds:
-            worker.process.kill()
-            worker.process.join()
-            self._bury(worker, f"made no progress for {self.config.timeout_seconds:g} s")
+        if handle.restart_at is not None:
+            if now >= handle.restart_at and self._is_drained(handle):
+                self._handles[index] = self._relaunch(handle)
+        elif handle.process.exitcode is not None:
+            self._bury(handle, handle.cause_of_death())
+        elif now - self._last_progress(handle) > self.config.timeout_seconds:
+            handle.process.kill()
+            handle.process.join()
+            self._bury(handle, f"made no progress for {self.config.timeout_seconds:g} s")
 
-    def _is_drained(self, worker: _Worker) -> bool:
+    def _is_drained(self, handle: ActorHandle) -> bool:
         """Return whether all rows of a dead actor arrived: newer ones of its streams must wait."""
         ledger = self.queue.ledger()
-        return ledger[worker.slot.actor, worker.slot.incarnation].in_flight == 0
+        return ledger[handle.slot.actor, handle.slot.incarnation].in_flight == 0
 
-    def _last_progress(self, worker: _Worker) -> float:
-        heartbeat = float(worker.channel.counters["heartbeat"])
-        return heartbeat if heartbeat > 0 else worker.launched_at + self.config.timeout_seconds
+    def _last_progress(self, handle: ActorHandle) -> float:
+        heartbeat = float(handle.channel.counters["heartbeat"])
+        return heartbeat if heartbeat > 0 else handle.launched_at + self.config.timeout_seconds
 
-    def _bury(self, worker: _Worker, cause: str) -> None:
-        now = worker.ended_at = time.monotonic()
-        worker.process.join()
-        self.queue.retire(worker.slot.actor, worker.slot.incarnation)
-        worker.deaths.append(now)
-        while worker.deaths[0] < now - _RESTART_WINDOW_SECONDS:
-            worker.deaths.popleft()
-        message = f"actor {worker.slot.actor} (pid {worker.process.pid}) {cause}"
-        never_acted = worker.slot.incarnation == 0 and worker.channel.counters["env_steps"] == 0
+    def _bury(self, handle: ActorHandle, cause: str) -> None:
+        now = handle.ended_at = time.monotonic()
+        handle.process.join()
+        self.queue.retire(handle.slot.actor, handle.slot.incarnation)
+        handle.deaths.append(now)
+        while handle.deaths[0] < now - _RESTART_WINDOW_SECONDS:
+            handle.deaths.popleft()
+        message = f"actor {handle.slot.actor} (pid {handle.process.pid}) {cause}"
+        first_life = handle.slot.incarnation == self.first_slot.incarnation
+        never_acted = first_life and handle.channel.counters["env_steps"] == 0
         if self.config.on_failure == "fail":
             raise ActorError(f"{message}\n(actors.on_failure is 'fail')")
-        if never_acted and worker.process.exitcode == 1:
+        if never_acted and handle.process.exitcode == 1:
             raise ActorError(f"{message}\n(it failed before its first step: not restarted)")
-        if len(worker.deaths) > self.config.max_restarts:
+        if len(handle.deaths) > self.config.max_restarts:
             raise ActorError(
-                f"{message}\n(failed {len(worker.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s; "
+                f"{message}\n(failed {len(handle.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s; "
                 f"actors.max_restarts is {self.config.max_restarts})"
             )
-        delay = min(30.0, 0.1 * 2 ** (len(worker.deaths) - 1))
-        worker.restart_at = now + delay
-        _log.warning("%s; restart %d in %.1f s", message, worker.slot.incarnation + 1, delay)
+        delay = min(30.0, 0.1 * 2 ** (len(handle.deaths) - 1))
+        handle.restart_at = now + delay
+        _log.warning("%s; restart %d in %.1f s", message, len(handle.past) + 1, delay)
 
-    def _relaunch(self, worker: _Worker) -> _Worker:
-        assert worker.ended_at is not None
-        worker.errors.close()
-        fresh = self._launch(worker.slot.restarted())
-        fresh.deaths = worker.deaths
-        fresh.past = [*worker.past, (worker.channel, worker.ended_at - worker.launched_at)]
+    def _relaunch(self, handle: ActorHandle) -> ActorHandle:
+        assert handle.ended_at is not None
+        handle.errors.close()
+        fresh = self._launch(handle.slot.restarted())
+        fresh.deaths = handle.deaths
+        fresh.past = [*handle.past, (handle.channel, handle.ended_at - handle.launched_at)]
         self.restarts += 1
         return fresh
+
+
+@contextlib.contextmanager
+def _interrupt_blocked() -> Iterator[None]:
+    """Let processes that are started ignore Ctrl-C from their first moment; they inherit the mask.
+
+    It reaches the whole process group, and kills an interpreter that is still importing.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # started later, it would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _context(start_method: str) -> BaseContext:
@@ -270,37 +265,3 @@ def _context(start_method: str) -> BaseContext:
         # The main module too: a script that imports Lightning would cost every actor seconds.
         context.set_forkserver_preload(["__main__", "lrl.actors.process", "lrl.actors.policy"])
     return context
-
-
-def _cause_of_death(worker: _Worker) -> str:
-    traceback = ""
-    with contextlib.suppress(EOFError, OSError):
-        if worker.errors.poll():
-            traceback = worker.errors.recv_bytes().decode(errors="replace")
-    if traceback:
-        return f"failed:\n{traceback}"
-    code = worker.process.exitcode
-    if code == 1 and not worker.channel.counters["started"]:
-        return f"ended while it was starting; its own output says why (in a script: {_GUARD})"
-    if code is not None and code < 0:
-        hint = " (often the out-of-memory killer)" if code == -9 else ""
-        return f"was killed by signal {-code}{hint}"
-    return f"exited with code {code}"
-
-
-def _statistics(worker: _Worker) -> ActorStatistics:
-    end = worker.ended_at or time.monotonic()
-    lives = [*worker.past, (worker.channel, end - worker.launched_at)]
-
-    def total(name: str) -> float:
-        return sum(float(channel.counters[name]) for channel, _ in lives)
-
-    return ActorStatistics(
-        actor=worker.slot.actor,
-        env_steps=int(total("env_steps")),
-        frames=int(total("frames")),
-        episodes=int(total("episodes")),
-        seconds=sum(seconds for _, seconds in lives),
-        wait_seconds=total("wait_seconds"),
-        restarts=worker.slot.incarnation,
-    )

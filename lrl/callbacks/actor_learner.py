@@ -114,9 +114,9 @@ class ActorLearnerCallback(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         """Save what can be saved, stop the actors."""
-        interrupt.uninstall()
         for part in self.parts:
             part.on_exception(trainer, pl_module, exception)
+        interrupt.uninstall()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Give Ctrl-C back and write the summary."""

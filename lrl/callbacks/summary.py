@@ -15,7 +15,7 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from lrl.actors.manager import ActorStatistics
+from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
 from lrl.learner.datamodule import datamodule_of
 

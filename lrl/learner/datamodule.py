@@ -201,6 +201,7 @@ class ReplayDataModule(L.LightningDataModule):
             world_size=trainer.world_size,
             num_actors=max(1, self.actors.num_actors),
             envs_per_actor=self.actors.envs_per_actor,
+            incarnation=self.dataset.first_incarnation if self.dataset else 0,
         )
 
     def _start_source(self, dataset: ReplayDataset) -> Source:

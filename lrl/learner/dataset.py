@@ -50,6 +50,7 @@ class ReplayDataset(IterableDataset[Batch]):
         self.session_learner_steps = 0
         self.env_steps_offset = 0
         self.episodes_offset = 0
+        self.first_incarnation = 0
         self.wait_seconds = 0.0
         self.sample_seconds = 0.0
         self.source: Source | None = None
@@ -140,9 +141,11 @@ class ReplayDataset(IterableDataset[Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters and generators of this rank, as plain types and tensors."""
+        restarts = self.source.actor_restarts if self.source else 0
         return {
             "episodes": self.episodes,
             "learner_steps": self.learner_steps,
+            "next_incarnation": self.first_incarnation + restarts + 1,
             "replay": self.replay.state_dict(),
         }
 
@@ -154,6 +157,7 @@ class ReplayDataset(IterableDataset[Batch]):
         """
         self.episodes_offset = state["episodes"]
         self.learner_steps = state["learner_steps"]
+        self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
         self.replay.load_state_dict(state["replay"])
         self.env_steps_offset = self.replay.env_steps_inserted
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lrl.actors.actor import Actor, rows_without_action
-from lrl.actors.manager import ActorManager, ActorStatistics
+from lrl.actors.handle import ActorStatistics
+from lrl.actors.manager import ActorManager
 from lrl.envs import StreamEnvs
 from lrl.replay import RateLimiter, ReplayBuffer
 from lrl.transport import ChunkQueue

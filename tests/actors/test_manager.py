@@ -145,6 +145,7 @@ def test_actors_start_as_they_are_told(learner, monkeypatch, start_method, actor
             "threads": 1,
             "gpu_hidden": 1,
             "interrupt_ignored": 1,
+            "interrupt_blocked": 1,  # so it was ignored from the first moment
             "rank_hidden": 1,
             "lightning": 0,
         }
@@ -178,10 +179,10 @@ def test_killed_actor_comes_back_with_a_gap_and_others_go_on(learner, caplog):
 def test_rows_of_a_restarted_actor_never_mix_with_those_before(learner):
     """The old process leaves a full ring behind, which the learner has not looked at yet."""
     made = learner(num_actors=1, envs_per_actor=2)
-    channel = made.manager._workers[0].channel
+    channel = made.manager._handles[0].channel
     wait_for(lambda: channel.counters["wait_seconds"] > 0, "a full ring")
     made.manager.processes[0].kill()
-    wait_for(lambda: made.manager._workers[0].deaths, "the death being seen")
+    wait_for(lambda: made.manager._handles[0].deaths, "the death being seen")
     time.sleep(0.5)
     made.take_until(lambda: RowKind.GAP in made.column(0, "kind"), "a gap")
     made.take_until(lambda: made.steps(0) > 500, "more rows")
@@ -265,7 +266,7 @@ def test_a_hung_actor_is_replaced(learner, caplog):
 
 def test_a_blocked_actor_is_not_taken_for_a_hung_one(learner):
     made = learner(timeout_seconds=1.0, num_actors=1)
-    channel = made.manager._workers[0].channel
+    channel = made.manager._handles[0].channel
     wait_for(lambda: channel.counters["wait_seconds"] > 2.0, "the timeout passing twice")
     assert made.manager.restarts == 0
     made.take_until(lambda: made.steps(0) > 100, "more rows")
@@ -273,7 +274,7 @@ def test_a_blocked_actor_is_not_taken_for_a_hung_one(learner):
 
 def test_a_stalled_learner_blocks_actors_and_loses_nothing(learner):
     made = learner(num_actors=2, chunks_per_actor=3)
-    channels = [worker.channel for worker in made.manager._workers]
+    channels = [handle.channel for handle in made.manager._handles]
     wait_for(lambda: all(c.counters["wait_seconds"] > 0 for c in channels), "full rings")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     time.sleep(0.3)
@@ -317,7 +318,7 @@ def test_statistics_sum_up_to_what_was_received(learner):
 
 def test_stop_ends_blocked_actors_without_a_loss(learner, caplog):
     made = learner(num_actors=2)
-    channels = [worker.channel for worker in made.manager._workers]
+    channels = [handle.channel for handle in made.manager._handles]
     wait_for(lambda: all(c.counters["wait_seconds"] > 0 for c in channels), "full rings")
     made.stop()
     assert [process.exitcode for process in made.manager.processes] == [0, 0]

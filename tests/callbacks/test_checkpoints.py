@@ -10,7 +10,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.training_runs import Run, make_run, quiet, small_agent
+from helpers.training_runs import make_run, quiet, small_agent
 
 from lrl import DQN, ActorLearnerCallback, ConfigError
 from lrl.callbacks import BestCheckpoint, LastCheckpoint, PeriodicEvaluation

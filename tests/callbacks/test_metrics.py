@@ -14,8 +14,8 @@ from helpers.training_runs import make_run, quiet, small_data
 from lightning.pytorch.loggers import CSVLogger, Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lrl import ActorLearnerCallback, DQN, EnvConfig, ReplayConfig
-from lrl.actors.manager import ActorStatistics
+from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
+from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.summary import actor_table
 
 pytestmark = quiet

@@ -107,7 +107,10 @@ class Faulty(gymnasium.Env):
 class Witness(gymnasium.Env):
     """Every observation tells what the process looks like; see `FACTS`."""
 
-    FACTS = ("actor", "threads", "gpu_hidden", "interrupt_ignored", "rank_hidden", "lightning")
+    FACTS = (
+        "actor", "threads", "gpu_hidden", "interrupt_ignored", "interrupt_blocked",
+        "rank_hidden", "lightning",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.observation_space = Box(-np.inf, np.inf, (len(self.FACTS),), np.float32)
@@ -129,6 +132,7 @@ class Witness(gymnasium.Env):
                 torch.get_num_threads() if torch else 0,
                 os.environ.get("CUDA_VISIBLE_DEVICES") == "",
                 signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+                signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []),
                 "RANK" not in os.environ,
                 "lightning" in sys.modules,
             ],

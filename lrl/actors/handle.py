@@ -1,0 +1,83 @@
+"""One actor as the manager sees it: its process of the moment, and what it did before."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from lrl.actors.slot import ActorSlot
+from lrl.transport import Channel
+
+MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
+
+
+@dataclass(frozen=True)
+class ActorStatistics:
+    """What one actor did over all its incarnations."""
+
+    actor: int
+    env_steps: int
+    frames: int
+    episodes: int
+    seconds: float
+    wait_seconds: float
+    restarts: int
+
+    @property
+    def env_steps_per_second(self) -> float:
+        """Environment steps per second of life, waiting included."""
+        return self.env_steps / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass
+class ActorHandle:
+    """An actor's process and channel of the moment, and what is kept over its restarts."""
+
+    slot: ActorSlot
+    process: BaseProcess
+    channel: Channel
+    errors: Connection
+    launched_at: float
+    ended_at: float | None = None
+    restart_at: float | None = None
+    deaths: deque[float] = field(default_factory=deque)
+    past: list[tuple[Channel, float]] = field(default_factory=list)
+    """Channels of earlier incarnations, and the seconds that each lived."""
+
+    def cause_of_death(self) -> str:
+        """Say why the process ended: its traceback, signal or exit code."""
+        traceback = ""
+        with contextlib.suppress(EOFError, OSError):
+            if self.errors.poll():
+                traceback = self.errors.recv_bytes().decode(errors="replace")
+        if traceback:
+            return f"failed:\n{traceback}"
+        code = self.process.exitcode
+        if code == 1 and not self.channel.counters["started"]:
+            return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
+        if code is not None and code < 0:
+            hint = " (often the out-of-memory killer)" if code == -9 else ""
+            return f"was killed by signal {-code}{hint}"
+        return f"exited with code {code}"
+
+    def total(self, counter: str) -> float:
+        """Sum a counter over all incarnations."""
+        channels = [*(channel for channel, _ in self.past), self.channel]
+        return sum(float(channel.counters[counter]) for channel in channels)
+
+    def statistics(self) -> ActorStatistics:
+        """Return what the actor did so far."""
+        now = self.ended_at or time.monotonic()
+        return ActorStatistics(
+            actor=self.slot.actor,
+            env_steps=int(self.total("env_steps")),
+            frames=int(self.total("frames")),
+            episodes=int(self.total("episodes")),
+            seconds=sum(seconds for _, seconds in self.past) + now - self.launched_at,
+            wait_seconds=self.total("wait_seconds"),
+            restarts=len(self.past),
+        )

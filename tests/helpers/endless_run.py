@@ -1,0 +1,34 @@
+"""A script that trains with two actors until it is ended: `python -m helpers.endless_run FOLDER`.
+
+It makes the files `setup` and `ready` in the folder once the run is set up and has made steps.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+
+def main(folder: Path) -> None:
+    import lightning as L
+    from helpers.training_runs import background, make_run, small_data
+
+    from lrl import ActorLearnerCallback
+
+    class Ready(L.Callback):
+        def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+            (folder / "setup").touch()
+
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            if trainer.global_step == 5:
+                (folder / "ready").touch()
+
+    warnings.simplefilter("ignore")
+    data = small_data(actors=background(2))
+    make_run(folder, Ready(), ActorLearnerCallback(5, 100, 0), data=data, max_steps=10**9).fit()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

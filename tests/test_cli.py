@@ -1,0 +1,384 @@
+"""The command line, from the outside: what it writes, prints and returns."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from helpers.training_runs import (
+    actor_processes,
+    environment_for_subprocess,
+    process_group,
+    quiet,
+    wait_for,
+)
+
+import lrl
+from lrl import DQN
+from lrl.actors.manager import ActorManager
+from lrl.cli import SaveConfig, resolve_checkpoint, run, versions
+from lrl.types import ConfigError
+
+pytestmark = quiet
+
+BASE = """
+name: small
+trainer: {max_steps: 40, log_every_n_steps: 10, limit_train_batches: 20}
+model:
+  encoder: {class_path: lrl.networks.MLPEncoder, init_args: {hidden_sizes: [16]}}
+  optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1}}
+data:
+  env: {id: lrl/Identity-v0, kwargs: {length: 5}}
+  actors: {num_actors: 2, envs_per_actor: 2, chunk_rows: 16}
+  replay: {capacity: 2000, batch_size: 8}
+  rate: {samples_per_insert: 4.0, min_size_env_steps: 50}
+  evaluation: {episodes: 3, test_episodes: 6}
+actor_learner: {sync_period_learner_steps: 5, eval_interval_learner_steps: 20}
+"""
+OVERLAY = """
+model:
+  bootstrap: {class_path: lrl.learner.DoubleBootstrap}
+data:
+  replay: {batch_size: 12}
+"""
+
+
+class Project:
+    """A folder with two configurations, in which commands are run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "base.yaml").write_text(BASE)
+        (folder / "overlay.yaml").write_text(OVERLAY)
+        self.runs = folder / "runs" / "small"
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command in a process group of its own, as a shell does."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "lrl", *arguments],
+            cwd=self.folder,
+            env={**environment_for_subprocess(), "PYTHONWARNINGS": "default"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=55)
+        return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def fitted(project):
+    """The first run, which became version_0: its exit code and what it printed."""
+    configs = ("--config", "base.yaml", "--config", "overlay.yaml")
+    return SimpleNamespace(
+        folder=project.runs / "version_0",
+        **dict(zip(("code", "out", "err"), project.run("fit", *configs), strict=True)),
+    )
+
+
+@pytest.fixture
+def command(project, monkeypatch, capsys):
+    """Run a command in this process; return its exit code and what it printed."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lrl", *arguments])
+        monkeypatch.chdir(project.folder)
+        monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restores it
+        try:
+            code = run()
+        except SystemExit as error:
+            assert isinstance(error.code, int)
+            code = error.code
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def test_fit_ends_well_and_says_what_to_do_next(fitted):
+    assert fitted.code == 0, fitted.err
+    assert "Traceback" not in fitted.err
+    assert "Warning" not in fitted.err
+    assert "best evaluation return: " in fitted.out
+    assert f"{Path('runs/small/version_0')}/checkpoints/best.ckpt" in fitted.out
+    assert "lrl test --config runs/small/version_0/config.yaml --ckpt_path " in fitted.out
+    assert "learning 40/40 [100%" in fitted.err
+    assert "restarts" in fitted.err  # the table of actors
+
+
+def test_fit_leaves_everything_in_the_folder_of_the_run(fitted):
+    files = {str(f.relative_to(fitted.folder)) for f in fitted.folder.rglob("*") if f.is_file()}
+    events = {name for name in files if name.startswith("events.out.tfevents")}
+    assert len(events) == 1
+    assert files - events == {
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+        "config.yaml",
+        "hparams.yaml",
+        "metrics.csv",
+        "summary.json",
+    }
+    with (fitted.folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows if row["train/loss"]] == [10, 20, 30, 40]
+    assert [int(row["step"]) for row in rows if row["eval/return_mean"]] == [20, 40]
+    summary = json.loads((fitted.folder / "summary.json").read_text())
+    assert (summary["outcome"], summary["learner_steps"]) == ("finished", 40)
+
+
+def test_the_saved_configuration_is_complete_and_loggers_get_it_flattened(fitted):
+    config = yaml.safe_load((fitted.folder / "config.yaml").read_text())
+    assert config["data"]["replay"] == {
+        "capacity": 2000, "batch_size": 12, "n_step": 1, "gamma": 0.99, "device": "cpu"
+    }  # fmt: skip
+    assert config["model"]["bootstrap"]["class_path"] == "lrl.learner.DoubleBootstrap"
+    assert config["model"]["optimizer"]["init_args"]["lr"] == 0.1
+    assert config["data"]["seed"] == config["seed_everything"] == 0
+    flat = yaml.safe_load((fitted.folder / "hparams.yaml").read_text())
+    assert flat["data.replay.batch_size"] == 12
+    assert flat["data.env.id"] == "lrl/Identity-v0"
+    assert flat["actor_learner.eval_interval_learner_steps"] == 20
+    assert not any(isinstance(value, (dict, list)) for value in flat.values())
+
+
+def test_the_checkpoints_load_without_pickle_and_without_arguments(fitted):
+    for name in ("best", "last"):
+        path = fitted.folder / "checkpoints" / f"{name}.ckpt"
+        assert torch.load(path, weights_only=True)["global_step"] in (20, 40)
+        module = DQN.load_from_checkpoint(path)
+        assert module.optimizer_recipe.init_args["lr"] == 0.1
+        assert module(torch.eye(4)).shape == (4, 4)
+
+
+@pytest.mark.parametrize(("subcommand", "episodes"), [("validate", 3), ("test", 6)])
+def test_best_is_evaluated_from_the_configuration_of_its_run(
+    command, fitted, subcommand, episodes
+):
+    code, out, err = command(
+        subcommand, "--config", str(fitted.folder / "config.yaml"), "--ckpt_path", "best"
+    )
+    assert code == 0, err
+    last_line = out.strip().splitlines()[-1]
+    assert last_line.startswith("return ")
+    assert last_line.endswith(f"over {episodes} episodes")
+    mean, _, deviation = last_line.split()[1:4]
+    assert 0 <= float(mean) <= 5
+    assert float(deviation) >= 0
+    if subcommand == "validate":
+        summary = json.loads((fitted.folder / "summary.json").read_text())
+        assert float(mean) == pytest.approx(summary["best_return_mean"], abs=0.05)
+    assert len(versions(Path("runs"), "small")) == 1  # evaluating makes no new version
+
+
+def test_signals_end_a_run_by_their_codes_and_last_is_resumed(project, fitted):
+    """Ctrl-C reaches the whole group, as in a terminal; SIGTERM the learner alone."""
+    saved_steps = []
+    for version, number, code, extra in (
+        (1, signal.SIGINT, 130, ()),
+        (2, signal.SIGTERM, 143, ("--ckpt_path", "last")),
+    ):
+        process = project.start(
+            "fit", "--config", "base.yaml", "--trainer.max_steps", "1000000", *extra
+        )
+        folder = project.runs / f"version_{version}"
+        try:
+            wait_for((folder / "metrics.csv").exists, "the first metrics", seconds=50)
+            if number == signal.SIGINT:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+            _, err = process.communicate(timeout=20)
+            wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)  # noqa: B023
+        finally:
+            for pid in process_group(process.pid):
+                os.kill(pid, signal.SIGKILL)
+        assert process.returncode == code, err
+        assert "Traceback" not in err
+        assert f"stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}" in err
+        last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+        saved_steps.append(last["global_step"])
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["outcome"].startswith("ended by ")
+        assert summary["learner_steps"] == last["global_step"]
+    with (project.runs / "version_2" / "metrics.csv").open() as file:
+        first = int(next(csv.DictReader(file))["step"])
+    assert saved_steps[0] < first <= saved_steps[0] + 20  # and not from the beginning
+    assert [path.name for path in versions(project.folder / "runs", "small")] == [
+        "version_0", "version_1", "version_2"
+    ]  # fmt: skip
+
+
+MISTAKES = {
+    "unknown key": (["--data.replay.capcity", "5"], "data.replay.capcity"),
+    "wrong type": (["--data.replay.capacity", "many"], 'key "data.replay.capacity"'),
+    "out of range": (["--data.replay.capacity", "-1"], "replay.capacity must be at least 1"),
+    "not a choice": (["--data.actors.on_failure", "hope"], 'key "data.actors.on_failure"'),
+    "unknown class": (["--model.encoder", "lrl.networks.Nothing"], 'key "model.encoder"'),
+    "wrong network": (
+        ["--model.encoder.init_args.hidden_sizes", "[0]"],
+        "encoder.hidden_sizes must hold at least one positive size",
+    ),
+    "wrong exploration": (
+        ["--data.exploration", "lrl.actors.exploration.EpsilonSpread"]
+        + ["--data.exploration.maximum", "3"],
+        "exploration.maximum must be between 0 and 1, got 3",
+    ),
+    "wrong interval": (
+        ["--actor_learner.sync_period_learner_steps", "0"],
+        "sync_period_learner_steps must be at least 1",
+    ),
+    "contradiction": (
+        ["--data.actors.num_actors", "0", "--data.rate.samples_per_insert", "null"],
+        "rate.samples_per_insert is null (free running) but actors.num_actors is 0",
+    ),
+    "warm-up": (
+        ["--data.rate.min_size_env_steps", "3000"],
+        "rate.min_size_env_steps is 3000, but the replay keeps only 2000 rows",
+    ),
+    "unknown environment": (["--data.env.id", "Nowhere-v0"], "env.id is 'Nowhere-v0'"),
+    "no such configuration": (["--config", "nowhere.yaml"], "nowhere.yaml"),
+    "no such checkpoint": (["--ckpt_path", "nowhere.ckpt"], "--ckpt_path nowhere.ckpt"),
+    "no best": (["--name", "other", "--ckpt_path", "best"], "--ckpt_path best: no run in"),
+    "no last": (["--name", "other", "--ckpt_path", "last"], "--ckpt_path last: no run in"),
+    "seed": (["--seed_everything", "-5"], "-5 is not in bounds"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_costs_one_line_and_starts_nothing(command, monkeypatch, mistake):
+    arguments, message = MISTAKES[mistake]
+    monkeypatch.setattr(ActorManager, "start", lambda self: pytest.fail("actors were started"))
+    code, _, err = command("fit", "--config", "base.yaml", *arguments)
+    assert code == 2
+    (line,) = (line for line in err.splitlines() if line.startswith("lrl: error: "))
+    assert message in line
+    assert "Traceback" not in err
+    assert "usage" not in err
+    assert actor_processes() == []
+
+
+def test_a_mistake_in_a_file_is_named_too(command, project):
+    (project.folder / "wrong.yaml").write_text("data: {replay: {capcity: 5}}\n")
+    code, _, err = command("fit", "--config", "base.yaml", "--config", "wrong.yaml")
+    assert code == 2
+    assert "capcity" in err
+    assert "Traceback" not in err
+
+
+def test_an_installed_command_exits_with_the_same_code(project):
+    code, out, err = project.run("fit", "--data.replay.capcity", "5")
+    assert code == 2
+    assert out == ""
+    assert [line for line in err.splitlines() if "capcity" in line] == [
+        "lrl: error: unrecognized arguments: --data.replay.capcity 5"
+    ]
+
+
+def test_the_version_is_told_without_importing_lightning():
+    script = (
+        "import sys; sys.argv = ['lrl', '--version']; from lrl.__main__ import main; main(); "
+        "print(sorted({'lightning', 'torch', 'gymnasium'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment_for_subprocess(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines() == [f"lrl {lrl.__version__}", "[]"]
+
+
+def test_help_lists_the_subcommands(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    assert "Train and evaluate value-based agents." in out
+    for subcommand in ("fit", "validate", "test"):
+        assert f"\n    {subcommand}" in out
+
+
+def test_help_of_fit_explains_settings_with_their_units(command):
+    code, out, _ = command("fit", "--help")
+    assert code == 0
+    text = " ".join(out.split())
+    for sentence in (
+        "Rows kept per rank, over all streams; the oldest are overwritten.",
+        "Learner steps between evaluations; 0 turns them off.",
+        "An actor that makes no progress for so long is killed",
+        "Environment steps inserted before learning starts",
+        "Learner steps between updates of the target network.",
+        "Folder of all runs: RUNS/NAME/version_K.",
+    ):
+        assert sentence in text
+
+
+def test_a_printed_configuration_is_one_that_can_be_used(command, project):
+    _, printed, _ = command("fit", "--config", "base.yaml", "--print_config")
+    (project.folder / "printed.yaml").write_text(printed)
+    _, again, _ = command("fit", "--config", "printed.yaml", "--print_config")
+    assert yaml.safe_load(again) == yaml.safe_load(printed)
+    config = yaml.safe_load(printed)
+    assert config["data"]["actors"]["on_failure"] == "restart"  # a default
+    assert config["data"]["env"]["id"] == "lrl/Identity-v0"
+
+
+def test_the_defaults_can_be_printed_and_used(command, project):
+    code, printed, err = command("fit", "--print_config")
+    assert (code, "Unable to serialize" in printed + err) == (0, False)
+    (project.folder / "defaults.yaml").write_text(printed)
+    _, again, _ = command("fit", "--config", "defaults.yaml", "--print_config")
+    assert yaml.safe_load(again) == yaml.safe_load(printed)
+    assert yaml.safe_load(printed)["model"]["optimizer"]["class_path"] == "torch.optim.Adam"
+
+
+def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path):
+    for number, names in ((2, ["best", "last"]), (10, ["last"]), (11, [])):
+        folder = tmp_path / "run" / f"version_{number}" / "checkpoints"
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / f"{name}.ckpt").touch()
+    (tmp_path / "run" / "version_old").mkdir()
+    assert resolve_checkpoint("best", tmp_path, "run") == str(
+        tmp_path / "run/version_2/checkpoints/best.ckpt"
+    )
+    last = str(tmp_path / "run/version_10/checkpoints/last.ckpt")
+    assert resolve_checkpoint("last", tmp_path, "run") == last
+    assert resolve_checkpoint(last, tmp_path, "other") == last
+    assert resolve_checkpoint(None, tmp_path, "run") is None
+    with pytest.raises(ConfigError, match="no run in .*other has checkpoints/last.ckpt"):
+        resolve_checkpoint("last", tmp_path, "other")
+
+
+def test_any_logger_gets_the_flattened_configuration_and_may_fail(caplog):
+    taken: dict[str, Any] = {}
+
+    class Failing:
+        def log_hyperparams(self, config: Any) -> None:
+            raise ConnectionError("the server does not answer")
+
+    config: Any = SimpleNamespace(as_dict=lambda: {"data": {"replay": {"n_step": 3}}, "list": [1]})
+    save = SaveConfig(parser=None, config=config)  # pyright: ignore[reportArgumentType]
+    loggers = [Failing(), SimpleNamespace(log_hyperparams=taken.update)]
+    trainer: Any = SimpleNamespace(loggers=loggers)
+    save.save_config(trainer, None, "fit")  # pyright: ignore[reportArgumentType]
+    assert taken == {"data.replay.n_step": 3, "list": "[1]"}
+    assert "the server does not answer" in caplog.text

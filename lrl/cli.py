@@ -16,6 +16,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
+from lrl.callbacks.logging import log_configuration
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.datamodule import callbacks_of
 from lrl.types import ConfigError
@@ -47,9 +48,7 @@ class SaveConfig(SaveConfigCallback):
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Log the configuration as `section.key` hyperparameters."""
-        config = flatten(self.config.as_dict())
-        for logger in trainer.loggers:
-            logger.log_hyperparams(config)
+        log_configuration(trainer, flatten(self.config.as_dict()))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from helpers.leftovers import left_since, take_inventory
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from lrl.types import EnvSpec
@@ -16,6 +17,10 @@ if _LOADED:
     raise RuntimeError(f"{_LOADED} were imported before their shapes could be checked")
 # From here on the shapes in the signatures of lrl.functional are checked at every call.
 install_import_hook("lrl.functional", "beartype.beartype")
+
+# A shared machine may pause for longer than any deadline; the same examples every time.
+settings.register_profile("lrl", deadline=None, derandomize=True)
+settings.load_profile("lrl")
 
 _EXPECTED_WARNINGS = (
     # An agent may be trained on batches alone; evaluation belongs to the datamodule.

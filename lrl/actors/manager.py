@@ -72,6 +72,7 @@ class ActorManager:
         self._context = _context(config.start_method)
         self._handles: list[ActorHandle] = []
         self._error: ActorError | None = None
+        self._continued_at = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -139,10 +140,11 @@ class ActorManager:
 
     def _launch(self, slot: ActorSlot) -> ActorHandle:
         channel = Channel(self.layout, slot.actor, slot.incarnation)
+        env_steps = sum(int(handle.total("env_steps")) for handle in self._handles)
         errors, child_errors = self._context.Pipe(duplex=False)
         plan = ActorPlan(
             slot, self.env, self.exploration, self.policy, channel.actor_end, child_errors,
-            self.env_steps_offset + sum(int(handle.total("env_steps")) for handle in self._handles),
+            self.env_steps_offset + env_steps * slot.world_size,
         )  # fmt: skip
         process = self._context.Process(  # pyright: ignore[reportAttributeAccessIssue]
             target=run_actor, args=(plan,), name=f"lrl-actor-{slot.actor}", daemon=True
@@ -165,6 +167,7 @@ class ActorManager:
         return ActorHandle(slot, process, channel, errors, launched_at)
 
     def _watch(self) -> None:
+        looked_at = time.monotonic()
         try:
             while not self._stopping.is_set():
                 alive = [w.process.sentinel for w in self._handles if w.ended_at is None]
@@ -172,6 +175,10 @@ class ActorManager:
                     wait(alive, self._seconds_until_restart())
                 else:
                     self._stopping.wait(self._seconds_until_restart())
+                now = time.monotonic()
+                if now - looked_at > _POLL_SECONDS + self.config.timeout_seconds / 2:
+                    self._continued_at = now  # Ctrl-Z and fg: nobody could make progress
+                looked_at = now
                 for index, handle in enumerate(self._handles):
                     if not self._stopping.is_set():
                         self._attend(index, handle)
@@ -204,7 +211,8 @@ class ActorManager:
 
     def _last_progress(self, handle: ActorHandle) -> float:
         heartbeat = float(handle.channel.counters["heartbeat"])
-        return heartbeat if heartbeat > 0 else handle.launched_at + self.config.timeout_seconds
+        sign_of_life = heartbeat or handle.launched_at + self.config.timeout_seconds
+        return max(sign_of_life, self._continued_at)
 
     def _bury(self, handle: ActorHandle, cause: str) -> None:
         now = handle.ended_at = time.monotonic()

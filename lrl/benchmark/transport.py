@@ -21,7 +21,6 @@ from lrl.types import EnvSpec, RowKind, Rows
 
 ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 NATURE_PARAMETERS = 1_684_128
-_CHUNK_ROWS = 64
 _CHUNKS = 16
 _KEPT_ROWS = 4096
 
@@ -37,19 +36,20 @@ class Result:
 
 
 def measure_rows(
-    name: str, num_rows: int, rows_per_put: int, sink: Callable[[Rows], object]
+    name: str, num_rows: int, chunk_rows: int, rows_per_put: int, sink: Callable[[Rows], object]
 ) -> Result:
     """Let one actor process send Atari rows into a sink; start-up is not counted.
 
     Args:
-        name: Name of the result.
+        name: Where the rows go.
         num_rows: Rows to send, rounded down to whole chunks.
+        chunk_rows: Rows in a chunk.
         rows_per_put: Rows in one call of `put`.
         sink: Takes the rows of every chunk; must copy them.
     """
-    num_rows = max(2, num_rows // _CHUNK_ROWS) * _CHUNK_ROWS
+    num_rows = max(2, num_rows // chunk_rows) * chunk_rows
     context = multiprocessing.get_context("spawn")
-    channel = Channel(ChunkLayout(ATARI, _CHUNK_ROWS, _CHUNKS), 0, 0)
+    channel = Channel(ChunkLayout(ATARI, chunk_rows, _CHUNKS), 0, 0)
     process = context.Process(
         target=_send, args=(channel.actor_end, num_rows, rows_per_put), daemon=True
     )
@@ -61,13 +61,14 @@ def measure_rows(
         sink(chunk.rows)
     began = time.perf_counter()
     received, row_bytes = 0, ATARI.frame_bytes + 23
-    while received < num_rows - _CHUNK_ROWS:
+    while received < num_rows - chunk_rows:
         with chunk_queue.get(timeout=60) as chunk:
             sink(chunk.rows)
             received += len(chunk)
     seconds = time.perf_counter() - began
     process.join()
     chunk_queue.close()
+    name = f"to {name}, chunks of {chunk_rows}, {rows_per_put} a put"
     return Result(name, "rows", received / seconds, received * row_bytes / seconds)
 
 
@@ -122,7 +123,7 @@ def _copy_into_array() -> Callable[[Rows], None]:
     def take(rows: Rows) -> None:
         nonlocal position
         kept[position : position + len(rows)] = rows.frame
-        position = (position + len(rows)) % (_KEPT_ROWS - _CHUNK_ROWS)
+        position = (position + len(rows)) % (_KEPT_ROWS // 2)
 
     return take
 
@@ -131,13 +132,18 @@ def run(num_rows: int) -> list[Result]:
     """Measure everything.
 
     Args:
-        num_rows: Rows of the fastest measurement; the slower ones send fewer.
+        num_rows: Rows of each measurement.
     """
     replay = ReplayBuffer(ATARI, 8 * _KEPT_ROWS, num_streams=8)
+    for _ in range(16 * _KEPT_ROWS // 256):  # memory is handed out at its first use: fill it before
+        replay.append(_rows(256))
+    array = _copy_into_array()
     return [
-        measure_rows("64 rows a put, to array", num_rows, 64, _copy_into_array()),
-        measure_rows("8 rows a put, to array", num_rows // 4, 8, _copy_into_array()),
-        measure_rows("64 rows a put, to replay", num_rows // 2, 64, replay.append),
+        measure_rows("array", num_rows, 64, 64, array),
+        measure_rows("array", num_rows, 64, 8, array),
+        measure_rows("replay", num_rows, 64, 64, replay.append),
+        measure_rows("array", num_rows, 256, 64, array),
+        measure_rows("replay", num_rows, 256, 64, replay.append),
         *measure_weights(),
     ]
 
@@ -149,10 +155,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     results = run(arguments.rows)
-    print(f"{'what':26} {'per second':>12} {'unit':9} {'GB/s':>6}")
+    print(f"{'what':42} {'per second':>12} {'unit':9} {'GB/s':>6}")
     for result in results:
         gigabytes = result.bytes_per_second / 1e9
-        print(f"{result.name:26} {result.per_second:12,.0f} {result.unit:9} {gigabytes:6.2f}")
+        print(f"{result.name:42} {result.per_second:12,.0f} {result.unit:9} {gigabytes:6.2f}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2))
 

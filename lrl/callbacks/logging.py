@@ -1,9 +1,11 @@
-"""One way to write metrics: at the learner step, to every logger, never ending the run."""
+"""One way to write to loggers: at the learner step, to every logger, never ending the run."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -16,12 +18,22 @@ _log = logging.getLogger(__name__)
 def log_metrics(trainer: L.Trainer, metrics: Mapping[str, float]) -> None:
     """Write metrics at `global_step`; a logger that fails is reported and skipped."""
     for logger in trainer.loggers:
-        _log_to(logger, metrics, trainer.global_step)
+        with _reporting_failures(logger):
+            logger.log_metrics(dict(metrics), step=trainer.global_step)
+            logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
 
 
-def _log_to(logger: Logger, metrics: Mapping[str, float], step: int) -> None:
+@rank_zero_only
+def log_configuration(trainer: L.Trainer, configuration: Mapping[str, Any]) -> None:
+    """Write the run's settings; a logger that fails is reported and skipped."""
+    for logger in trainer.loggers:
+        with _reporting_failures(logger):
+            logger.log_hyperparams(dict(configuration))
+
+
+@contextlib.contextmanager
+def _reporting_failures(logger: Logger) -> Iterator[None]:
     try:
-        logger.log_metrics(dict(metrics), step=step)
-        logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
+        yield
     except Exception:
         _log.exception("%s could not log; training goes on", type(logger).__name__)

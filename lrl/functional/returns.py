@@ -29,9 +29,6 @@ def n_step_return(
         >>> n_step_return(rewards, terminated, truncated, gamma=0.5)
         (tensor([1.7500, 1.5000, 1.5000]), tensor([0.1250, 0.0000, 0.2500]), tensor([3, 2, 2]))
     """
-    if rewards.shape[1] == 1:  # the usual case, spared a dozen small operations
-        discount = rewards.new_full((len(rewards),), gamma).masked_fill_(terminated[:, 0], 0.0)
-        return rewards[:, 0], discount, torch.ones_like(discount, dtype=torch.int64)
     ended = terminated | truncated
     inside = torch.ones_like(ended)  # no end in an earlier column
     inside[:, 1:] = ended[:, :-1].cumsum(1) == 0

@@ -136,6 +136,7 @@ class ReplayDataModule(L.LightningDataModule):
             self._start_source,
             self.check,
             pin_memory=on_gpu and self.replay.device == "cpu",
+            rank=self._trainer().global_rank,
         )
 
     def train_dataloader(self) -> ReplayDataset:
@@ -218,7 +219,7 @@ class ReplayDataModule(L.LightningDataModule):
             source,
             self._slot(),
             reward_clip=self.env.reward_clip,
-            env_steps_offset=dataset.env_steps_offset,
+            env_steps_offset=dataset.env_steps_offset * self._trainer().world_size,
         )
         return source
 
@@ -234,7 +235,7 @@ class ReplayDataModule(L.LightningDataModule):
             LocalPolicyFactory(module.network_recipe, self.store),
             chunks,
             self._slot(),
-            env_steps_offset=dataset.env_steps_offset,
+            env_steps_offset=dataset.env_steps_offset * self._trainer().world_size,
         )
         source = AsynchronousSource(dataset.replay, dataset.limiter, chunks, manager)
         try:

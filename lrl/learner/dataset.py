@@ -32,6 +32,7 @@ class ReplayDataset(IterableDataset[Batch]):
         start_source: Builds the source of rows at the first batch.
         check: Called while waiting and before each batch; raises when the run should stop.
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
+        rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ReplayDataset(IterableDataset[Batch]):
         start_source: Callable[[ReplayDataset], Source],
         check: Callable[[], object] = lambda: None,
         pin_memory: bool = False,
+        rank: int = 0,
     ) -> None:
         self.replay = replay
         self.limiter = limiter
@@ -57,6 +59,7 @@ class ReplayDataset(IterableDataset[Batch]):
         self._start_source = start_source
         self._check = check
         self._pin_memory = pin_memory
+        self._rank = rank
         self._closed = False
 
     @property
@@ -158,8 +161,19 @@ class ReplayDataset(IterableDataset[Batch]):
         self.episodes_offset = state["episodes"]
         self.learner_steps = state["learner_steps"]
         self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
-        self.replay.load_state_dict(state["replay"])
+        generator = _of_rank(self._rank, state["replay"]["generator"])
+        self.replay.load_state_dict({**state["replay"], "generator": generator})
         self.env_steps_offset = self.replay.env_steps_inserted
+
+
+def _of_rank(rank: int, generator_state: Tensor) -> Tensor:
+    """Return rank 0's generator state as it is, and other states for the other ranks."""
+    if rank == 0:
+        return generator_state
+    generator = torch.Generator()
+    generator.set_state(generator_state)
+    seeds = torch.randint(2**62, (rank,), generator=generator)
+    return torch.Generator().manual_seed(int(seeds[-1])).get_state()
 
 
 def default_learner_threads(cpus: int, num_actors: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from lrl.functional.returns import n_step_return
 from lrl.replay.streams import (
@@ -89,32 +90,49 @@ class Transitions:
         Observation and next observation are views of one newly allocated block of frames, and
         overlap with `n_step` 1: read them, do not write into them.
         """
-        streams, device = self.streams, self.streams.device
-        stream, number = keys[:, 0], keys[:, 1]
-        window = streams.slots(stream, number[:, None] + np.arange(self.n_step))
-        flags = streams.flags(window)
-        reward, discount, steps = n_step_return(
-            torch.from_numpy(streams.rewards(window)),
-            torch.from_numpy((flags & TERMINATED).view(np.bool_)),
-            torch.from_numpy((flags & TRUNCATED) != 0),
-            self.gamma,
-        )
-        # Where nothing is bootstrapped, the row after the last may not exist: stay on the last.
-        final = number + steps.numpy() - (discount.numpy() == 0)
-        frames = self.frame_stack
-        stack = np.arange(1 - frames, 1)
-        next_stack = stack if self.n_step > 1 else stack[-1:]
-        rows = np.concatenate((number[:, None] + stack, final[:, None] + next_stack), axis=1)
-        block = streams.frames(streams.slots(stream, rows))
+        streams, frames, device = self.streams, self.frame_stack, self.streams.device
+        slots, reward, discount = self._one_step(keys) if self.n_step == 1 else self._n_step(keys)
+        block = streams.frames(slots)
         return Batch(
             observation=block[:, :frames] if frames > 1 else block[:, 0],
-            action=torch.from_numpy(streams.actions(window[:, 0])).to(device),
+            action=torch.from_numpy(streams.actions(slots[:, frames - 1])).to(device),
             reward=reward.to(device),
             discount=discount.to(device),
             next_observation=block[:, -frames:] if frames > 1 else block[:, -1],
             weights=torch.from_numpy(weights).to(device),
             keys=torch.from_numpy(keys).to(device),
         )
+
+    def _one_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:
+        """Return the slots of both stacks, which overlap, the reward and the discount.
+
+        What `_n_step` returns for one step, in a third of the time: small operations dominate.
+        """
+        streams = self.streams
+        rows = keys[:, 1][:, None] + np.arange(1 - self.frame_stack, 2)
+        slots = streams.slots(keys[:, 0], rows)
+        start = slots[:, -2]
+        terminated = (streams.flags(start) & TERMINATED).view(np.bool_)
+        # Where nothing is bootstrapped, the row after may not exist: stay on the first.
+        slots[:, -1] = np.where(terminated, start, slots[:, -1])
+        discount = np.where(terminated, np.float32(0.0), np.float32(self.gamma))
+        return slots, torch.from_numpy(streams.rewards(start)), torch.from_numpy(discount)
+
+    def _n_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:
+        """Return the slots of both stacks one after the other, the return and the discount."""
+        streams, stream, number = self.streams, keys[:, 0], keys[:, 1]
+        window = streams.slots(stream, number[:, None] + np.arange(self.n_step))
+        flags = streams.flags(window)
+        returns, discount, steps = n_step_return(
+            torch.from_numpy(streams.rewards(window)),
+            torch.from_numpy((flags & TERMINATED).view(np.bool_)),
+            torch.from_numpy((flags & TRUNCATED) != 0),
+            self.gamma,
+        )
+        final = number + steps.numpy() - (discount.numpy() == 0)
+        stack = np.arange(1 - self.frame_stack, 1)
+        rows = np.concatenate((number[:, None] + stack, final[:, None] + stack), axis=1)
+        return streams.slots(stream, rows), returns, discount
 
     def _inspect(self, keys: IndexArray) -> tuple[npt.NDArray[np.bool_], IndexArray]:
         """Tell which stored keys are samplable, and the number of the last row each one needs.

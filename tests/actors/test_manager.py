@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -343,49 +344,78 @@ def test_stop_during_a_restart_leaves_no_actor(learner, tmp_path):
 
 
 SCRIPT = """
-    import functools
+    import queue
+    import sys
+    import time
+    from pathlib import Path
+
+    import numpy as np
+
     from lrl.actors.config import ActorConfig
     from lrl.actors.exploration import EpsilonGreedy
     from lrl.actors.manager import ActorManager
     from lrl.actors.slot import ActorSlot
     from lrl.envs import EnvConfig, make_spec
     from lrl.transport import ChunkQueue
-    import time
 
-    class Nothing:
+    class Zeros:
         def build(self):
-            raise NotImplementedError
+            return lambda observation: (np.zeros((len(observation), 4), np.float32), 0)
 
-    env = EnvConfig(id="lrl/Identity-v0")
-    manager = ActorManager(
-        ActorConfig(num_actors=1, start_method='auto'),
-        env,
-        make_spec(env),
-        EpsilonGreedy(),
-        Nothing(),
-        ChunkQueue(),
-        ActorSlot(0),
-    )
-    manager.start()
-    while True:
-        manager.check()
-        time.sleep(0.01)
+    def main():
+        env = EnvConfig(id="lrl/Identity-v0")
+        chunks = ChunkQueue()
+        config = ActorConfig(num_actors=1, timeout_seconds=2.0, start_method=sys.argv[1])
+        manager = ActorManager(
+            config, env, make_spec(env), EpsilonGreedy(), Zeros(), chunks, ActorSlot(0)
+        )
+        manager.start()
+        ready, enough = Path("ready"), Path("enough")
+        while not enough.exists():
+            manager.check()
+            time.sleep(0.01)
+            with chunks.get(30):
+                ready.touch()
+        manager.stop()
+        print("restarts:", manager.restarts)
+
 """
+
+
+def start_script(folder: Path, ending: str, start_method: str) -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT) + ending)
+    return subprocess.Popen(
+        [sys.executable, script, start_method],
+        cwd=folder,
+        env=environment_for_subprocess(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_a_script_without_a_main_guard_is_told_so(tmp_path, start_method):
-    script = tmp_path / "script.py"
-    source = textwrap.dedent(SCRIPT).replace("'auto'", f"'{start_method}'")
-    script.write_text(source)
-    result = subprocess.run(
-        [sys.executable, script],
-        env=environment_for_subprocess(),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert result.returncode == 1
-    message = next(line for line in result.stderr.splitlines() if "ActorError: actor 0" in line)
+    process = start_script(tmp_path, "main()\n", start_method)
+    output, _ = process.communicate(timeout=50)
+    assert process.returncode == 1
+    message = next(line for line in output.splitlines() if "ActorError: actor 0" in line)
     assert "put the script's work under `if __name__ == '__main__':`" in message
+
+
+@pytest.mark.slow
+def test_a_suspended_run_goes_on_with_the_same_actors(tmp_path):
+    """Ctrl-Z stops the whole group for longer than an actor may make no progress."""
+    process = start_script(tmp_path, 'if __name__ == "__main__":\n    main()\n', "forkserver")
+    wait_for((tmp_path / "ready").exists, "the first rows")
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(4.0)
+    (tmp_path / "ready").unlink()
+    os.killpg(process.pid, signal.SIGCONT)
+    wait_for((tmp_path / "ready").exists, "more rows")
+    time.sleep(1.0)
+    (tmp_path / "enough").touch()
+    output, _ = process.communicate(timeout=30)
+    assert output.splitlines()[-1] == "restarts: 0", output

@@ -1,0 +1,85 @@
+"""Two ranks on the CPU: each has its own actors and replay, and only gradients are shared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.training_runs import environment_for_subprocess, process_group, wait_for
+
+pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def fit(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run the script and return what each rank reported."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "helpers.ddp_run", str(folder), *arguments],
+        env=environment_for_subprocess(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, output
+    wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)
+    return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ddp")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder):
+    return fit(folder)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "run/version_0/metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_both_ranks_end_with_the_same_weights(ranks):
+    assert ranks[0]["weights"] == ranks[1]["weights"]
+    assert [rank["learner_steps"] for rank in ranks] == [40, 40]
+    assert ranks[0]["best"] == ranks[1]["best"]
+
+
+def test_ranks_explore_and_sample_differently(ranks):
+    assert [rank["environments"] for rank in ranks] == [[0, 1], [2, 3]]
+    assert [rank["total_environments"] for rank in ranks] == [4, 4]
+    assert len({seed for rank in ranks for seed in rank["seeds"]}) == 4
+    assert ranks[0]["draw"] != ranks[1]["draw"]
+    assert ranks[0]["sample"] != ranks[1]["sample"]
+
+
+def test_counts_are_sums_over_ranks_and_written_once(folder, ranks):
+    training = [row for row in rows(folder) if row["train/loss"]]
+    evaluations = [row for row in rows(folder) if row["eval/return_mean"]]
+    assert [int(row["step"]) for row in training] == [20, 40]
+    assert [int(row["step"]) for row in evaluations] == [20, 40]
+    # 8 samples for 4 per environment step: 2 steps on each rank for each learner step.
+    assert float(training[-1]["count/env_steps"]) >= 2 * (20 + 40 * 2)
+    assert float(training[-1]["count/env_steps"]) <= sum(rank["env_steps"] for rank in ranks)
+    assert all(float(row["eval/episodes"]) == 4 for row in evaluations)
+
+
+def test_a_resumed_run_continues_on_both_ranks(folder, ranks, tmp_path):
+    path = folder / "run/version_0/checkpoints/last.ckpt"
+    resumed = fit(tmp_path, str(path))
+    assert resumed[0]["weights"] == resumed[1]["weights"]
+    assert [rank["learner_steps"] for rank in resumed] == [80, 80]
+    loops = torch.load(path, weights_only=True)["loops"]
+    (saved,) = loops["fit_loop"]["state_dict"]["combined_loader"]
+    # The checkpoint holds the counters of rank 0, which stand for those of both.
+    assert [rank["offset"] for rank in resumed] == [2 * saved["replay"]["env_steps_inserted"]] * 2
+    assert resumed[0]["sample"] != resumed[1]["sample"]
+    assert len({seed for rank in [*ranks, *resumed] for seed in rank["seeds"]}) == 8

@@ -1,6 +1,6 @@
 """Solve CartPole with two background actors and an ordinary Lightning Trainer.
 
-    python examples/cartpole.py [--max-steps 3500]
+python examples/cartpole.py [--max-steps 3500]
 """
 
 import argparse

@@ -39,7 +39,7 @@ class Corridor(gymnasium.Env):
         return np.array([self.position / self.length], np.float32)
 
 
-gymnasium.register("Corridor-v0", Corridor, max_episode_steps=50)
+gymnasium.register("Corridor-v0", f"{__name__}:Corridor", max_episode_steps=50)
 
 
 def main() -> None:

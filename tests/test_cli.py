@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +25,9 @@ from helpers.training_runs import (
 
 import lrl
 from lrl import DQN
+from lrl.__main__ import main
 from lrl.actors.manager import ActorManager
-from lrl.cli import SaveConfig, resolve_checkpoint, run, versions
+from lrl.cli import SaveConfig, resolve_checkpoint, versions
 from lrl.types import ConfigError
 
 pytestmark = [
@@ -108,10 +108,10 @@ def command(project, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["lrl", *arguments])
         monkeypatch.chdir(project.folder)
         monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restores it
+        code: Any = None
         try:
-            code = run()
+            main()
         except SystemExit as error:
-            assert isinstance(error.code, int)
             code = error.code
         return (code, *capsys.readouterr())
 
@@ -174,9 +174,7 @@ def test_the_checkpoints_load_without_pickle_and_without_arguments(fitted):
 
 
 @pytest.mark.parametrize(("subcommand", "episodes"), [("validate", 3), ("test", 6)])
-def test_best_is_evaluated_from_the_configuration_of_its_run(
-    command, fitted, subcommand, episodes
-):
+def test_best_is_evaluated_from_the_configuration_of_its_run(command, fitted, subcommand, episodes):
     code, out, err = command(
         subcommand, "--config", str(fitted.folder / "config.yaml"), "--ckpt_path", "best"
     )
@@ -193,42 +191,54 @@ def test_best_is_evaluated_from_the_configuration_of_its_run(
     assert len(versions(Path("runs"), "small")) == 1  # evaluating makes no new version
 
 
-def test_signals_end_a_run_by_their_codes_and_last_is_resumed(project, fitted):
-    """Ctrl-C reaches the whole group, as in a terminal; SIGTERM the learner alone."""
-    saved_steps = []
-    for version, number, code, extra in (
-        (1, signal.SIGINT, 130, ()),
-        (2, signal.SIGTERM, 143, ("--ckpt_path", "last")),
-    ):
-        process = project.start(
-            "fit", "--config", "base.yaml", "--trainer.max_steps", "1000000", *extra
-        )
-        folder = project.runs / f"version_{version}"
-        try:
-            wait_for((folder / "metrics.csv").exists, "the first metrics", seconds=50)
-            if number == signal.SIGINT:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-            _, err = process.communicate(timeout=20)
-            wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)  # noqa: B023
-        finally:
-            for pid in process_group(process.pid):
-                os.kill(pid, signal.SIGKILL)
-        assert process.returncode == code, err
-        assert "Traceback" not in err
-        assert f"stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}" in err
-        last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-        saved_steps.append(last["global_step"])
-        summary = json.loads((folder / "summary.json").read_text())
-        assert summary["outcome"].startswith("ended by ")
-        assert summary["learner_steps"] == last["global_step"]
-    with (project.runs / "version_2" / "metrics.csv").open() as file:
-        first = int(next(csv.DictReader(file))["step"])
-    assert saved_steps[0] < first <= saved_steps[0] + 20  # and not from the beginning
-    assert [path.name for path in versions(project.folder / "runs", "small")] == [
-        "version_0", "version_1", "version_2"
-    ]  # fmt: skip
+def end_by_signal(
+    project: Project, number: int, name: str, version: int, *arguments: str
+) -> dict[str, Any]:
+    """End an endless run after its first metrics; return its code, output and last checkpoint."""
+    endless = ("--config", "base.yaml", "--trainer.max_steps", "1000000")
+    process = project.start("fit", *endless, "--name", name, *arguments)
+    folder = project.folder / "runs" / name / f"version_{version}"
+    try:
+        wait_for((folder / "metrics.csv").exists, "the first metrics", seconds=50)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+        wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)
+    finally:
+        for pid in process_group(process.pid):
+            os.kill(pid, signal.SIGKILL)
+    assert "Traceback" not in err
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["learner_steps"] == last["global_step"]
+    with (folder / "metrics.csv").open() as file:
+        first_step = int(next(csv.DictReader(file))["step"])
+    return {
+        "code": process.returncode,
+        "said": err.strip().splitlines()[-1],
+        "outcome": summary["outcome"],
+        "first_step": first_step,
+    }
+
+
+def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
+    ended = end_by_signal(project, signal.SIGINT, "small", 1, "--ckpt_path", "last")
+    assert ended["code"] == 130
+    assert ended["said"] == "lrl: stopped by Ctrl-C"
+    assert ended["outcome"] == "ended by KeyboardInterrupt"
+    assert ended["first_step"] == 50  # the first run made 40 learner steps
+    runs = project.folder / "runs"
+    assert [path.name for path in versions(runs, "small")] == ["version_0", "version_1"]
+
+
+@pytest.mark.slow
+def test_sigterm_saves_last(project):
+    ended = end_by_signal(project, signal.SIGTERM, "terminated", 0)
+    assert ended["code"] == 143
+    assert ended["said"] == "lrl: stopped by SIGTERM"
+    assert ended["outcome"] == "ended by SIGTERMException"
 
 
 MISTAKES = {
@@ -242,8 +252,10 @@ MISTAKES = {
         "encoder.hidden_sizes must hold at least one positive size",
     ),
     "wrong exploration": (
-        ["--data.exploration", "lrl.actors.exploration.EpsilonSpread"]
-        + ["--data.exploration.maximum", "3"],
+        [
+            "--data.exploration=lrl.actors.exploration.EpsilonSpread",
+            "--data.exploration.maximum=3",
+        ],
         "exploration.maximum must be between 0 and 1, got 3",
     ),
     "wrong interval": (
@@ -288,6 +300,7 @@ def test_a_mistake_in_a_file_is_named_too(command, project):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_an_installed_command_exits_with_the_same_code(project):
     code, out, err = project.run("fit", "--data.replay.capcity", "5")
     assert code == 2
@@ -368,7 +381,7 @@ def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path):
     assert resolve_checkpoint("last", tmp_path, "run") == last
     assert resolve_checkpoint(last, tmp_path, "other") == last
     assert resolve_checkpoint(None, tmp_path, "run") is None
-    with pytest.raises(ConfigError, match="no run in .*other has checkpoints/last.ckpt"):
+    with pytest.raises(ConfigError, match=r"no run in .*other has checkpoints/last\.ckpt"):
         resolve_checkpoint("last", tmp_path, "other")
 
 

@@ -60,7 +60,6 @@ class Source(ABC):
     rows_dropped = 0
     actor_restarts = 0
     queue_fill = 0.0
-    num_environments: int
 
     def __init__(self, replay: ReplayBuffer, limiter: RateLimiter) -> None:
         self.replay = replay
@@ -102,7 +101,6 @@ class SynchronousSource(Source):
     def __init__(self, replay: ReplayBuffer, limiter: RateLimiter, envs: StreamEnvs) -> None:
         super().__init__(replay, limiter)
         self.envs = envs
-        self.num_environments = envs.num_envs
         self.actor: Actor | None = None
         self._started = time.monotonic()
         self._ended: float | None = None
@@ -145,7 +143,6 @@ class AsynchronousSource(Source):
         super().__init__(replay, limiter)
         self.chunks = chunks
         self.manager = manager
-        self.num_environments = manager.config.num_actors * manager.config.envs_per_actor
         self._closed = False
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.training_runs import make_run, quiet, small_agent, small_data
+from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from lrl import ActorLearnerCallback, ConfigError, RLProgressBar
@@ -72,11 +72,10 @@ def test_model_checkpoint_keeps_the_best_evaluations(tmp_path):
 
 
 def test_a_graceful_stop_ends_the_run_as_usual(tmp_path):
-    class Enough(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-            trainer.should_stop = trainer.global_step == 7
+    def stop(trainer: L.Trainer, batch: Any) -> None:
+        trainer.should_stop = trainer.global_step == 7
 
-    run = make_run(tmp_path, Enough(), ActorLearnerCallback(5, 0, 0)).fit()
+    run = make_run(tmp_path, AfterEachStep(stop), ActorLearnerCallback(5, 0, 0)).fit()
     assert run.trainer.global_step == 7
     assert torch.load(run.checkpoint("last"), weights_only=True)["global_step"] == 7
 
@@ -106,12 +105,8 @@ def test_callbacks_need_the_datamodule(tmp_path):
 def progress(tmp_path, *callbacks: L.Callback) -> str:
     bar = RLProgressBar(refresh_seconds=0.001)
     texts = []
-
-    class Read(L.Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-            texts.append(bar.text(trainer))
-
-    callbacks = (bar, *callbacks, Read())
+    read = AfterEachStep(lambda trainer, batch: texts.append(bar.text(trainer)))
+    callbacks = (bar, *callbacks, read)
     make_run(tmp_path, *callbacks, enable_progress_bar=True, limit_train_batches=10).fit()
     return texts[-1]
 

@@ -15,7 +15,6 @@ from typing import Any
 
 def main(folder: Path, ckpt_path: str | None) -> None:
     from helpers.training_runs import background, make_run, small_data
-
     from lrl import ActorLearnerCallback, EnvConfig, EvaluationConfig
 
     warnings.simplefilter("ignore")

@@ -13,21 +13,22 @@ from typing import Any
 
 def main(folder: Path) -> None:
     import lightning as L
-    from helpers.training_runs import background, make_run, small_data
 
+    from helpers.training_runs import AfterEachStep, background, make_run, small_data
     from lrl import ActorLearnerCallback
 
-    class Ready(L.Callback):
-        def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+    class Ready(AfterEachStep):
+        def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             (folder / "setup").touch()
 
-        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-            if trainer.global_step == 5:
-                (folder / "ready").touch()
+    def after_each_step(trainer: L.Trainer, batch: Any) -> None:
+        if trainer.global_step == 5:
+            (folder / "ready").touch()
 
     warnings.simplefilter("ignore")
     data = small_data(actors=background(2))
-    make_run(folder, Ready(), ActorLearnerCallback(5, 100, 0), data=data, max_steps=10**9).fit()
+    ready = Ready(after_each_step)
+    make_run(folder, ready, ActorLearnerCallback(5, 100, 0), data=data, max_steps=10**9).fit()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import functools
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,23 @@ quiet = [
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:Experiment logs directory"),
 ]
+
+
+class AfterEachStep(L.Callback):
+    """Calls a function with the trainer and the batch after every learner step."""
+
+    def __init__(self, function: Callable[[L.Trainer, Any], object]) -> None:
+        self.function = function
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        self.function(trainer, batch)
 
 
 def small_agent(**settings: Any) -> DQN:
@@ -120,7 +138,7 @@ def make_run(
     )
 
 
-def wait_for(condition: Any, what: str, seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
     """Wait until a condition holds; fail the test if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

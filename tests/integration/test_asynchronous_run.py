@@ -6,6 +6,7 @@ The environment labels every observation with where it is from, so each row can 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -170,7 +171,7 @@ def test_actors_act_as_the_learner_would_with_the_version_they_name(records):
 
 def test_published_weights_are_copies_that_training_leaves_alone(records):
     vectors = list(records.published.values())
-    assert all((a != b).any() for a, b in zip(vectors, vectors[1:], strict=False))
+    assert all((a != b).any() for a, b in itertools.pairwise(vectors))
 
 
 def test_the_ratio_of_learning_to_acting_is_held(records):

@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import pytest
 from helpers.training_runs import (
+    AfterEachStep,
     Run,
     actor_processes,
     background,
@@ -61,29 +62,19 @@ def test_an_environment_that_only_actors_cannot_build_ends_the_run(tmp_path):
     assert actor_processes() == []
 
 
-class Kill(L.Callback):
-    """Kills an actor once and lets training wait until it is back."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.run: Run | None = None
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-        assert self.run is not None
-        if trainer.global_step == self.step:
-            victim = source_of(self.run).manager.processes[0]
+def test_a_killed_actor_comes_back_while_the_run_goes_on(tmp_path):
+    def after_each_step(trainer: L.Trainer, batch: Any) -> None:
+        source = source_of(run)
+        if trainer.global_step == 50:
+            victim = source.manager.processes[0]
             assert victim.pid is not None
             os.kill(victim.pid, signal.SIGKILL)
-        if trainer.global_step >= trainer.max_steps - 20:
-            source = source_of(self.run)
+        if trainer.global_step >= 150:
             wait_for(lambda: source.wait(0.05) or source.actor_restarts, "the restart")
 
-
-def test_a_killed_actor_comes_back_while_the_run_goes_on(tmp_path):
-    kill = Kill(50)
-    kill.run = run = make_run(
+    run = make_run(
         tmp_path,
-        kill,
+        AfterEachStep(after_each_step),
         ActorLearnerCallback(5, 0, 0),
         data=small_data(actors=background(2)),
         max_steps=200,

@@ -17,12 +17,13 @@ from lrl.learner import DoubleBootstrap
 from lrl.learner.sources import Source
 from lrl.networks import MLPEncoder, ScalarHead
 from lrl.schedules import Linear
+from lrl.types import RowKind, Rows
 
 pytestmark = quiet
 
 
 def cartpole(folder: Path, *, steps: int, seed: int = 0, evaluate: int = 100) -> Run:
-    """5 environment steps for each learner step."""
+    """10 environment steps for each learner step, after 100 to warm up."""
     L.seed_everything(seed, verbose=False)
     return make_run(
         folder,
@@ -30,10 +31,10 @@ def cartpole(folder: Path, *, steps: int, seed: int = 0, evaluate: int = 100) ->
         module=small_agent(),
         data=small_data(
             env=EnvConfig(id="CartPole-v1"),
-            actors=ActorConfig(num_actors=0, envs_per_actor=5),
+            actors=ActorConfig(num_actors=0, envs_per_actor=10),
             replay=ReplayConfig(capacity=2000, batch_size=20, n_step=3),
-            rate=RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=100),
-            exploration=EpsilonGreedy(Linear(1.0, 0.1, 2000)),
+            rate=RateLimiterConfig(samples_per_insert=2.0, min_size_env_steps=100),
+            exploration=EpsilonGreedy(Linear(1.0, 0.1, 5000)),
             seed=seed,
         ),
         max_steps=steps,
@@ -60,10 +61,10 @@ def assert_same_training(one: Run, other: Run) -> None:
 
 
 def test_equal_seeds_give_equal_weights_and_evaluation_changes_nothing(tmp_path):
-    one = cartpole(tmp_path / "one", steps=500)
-    without = cartpole(tmp_path / "without", steps=500, evaluate=0)
+    one = cartpole(tmp_path / "one", steps=250)
+    without = cartpole(tmp_path / "without", steps=250, evaluate=0)
     assert one.data.dataset is not None
-    assert one.data.dataset.env_steps >= 100 + 500 * 5
+    assert one.data.dataset.env_steps >= 100 + 250 * 10
     assert_same_training(one, without)
     different = cartpole(tmp_path / "different", steps=50, seed=1)
     start = cartpole(tmp_path / "start", steps=50)
@@ -74,9 +75,11 @@ def test_equal_seeds_give_equal_weights_and_evaluation_changes_nothing(tmp_path)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_twenty_thousand_steps_are_reproduced(tmp_path):
-    one, other = (cartpole(tmp_path / name, steps=4000, evaluate=1000) for name in ("a", "b"))
+    one, other = (cartpole(tmp_path / name, steps=2000, evaluate=500) for name in ("a", "b"))
     assert_same_training(one, other)
-    evaluated = [[row for row in run.metrics() if "eval/return_mean" in row] for run in (one, other)]
+    evaluated = [
+        [row for row in run.metrics() if "eval/return_mean" in row] for run in (one, other)
+    ]
     assert evaluated[0] == evaluated[1]
 
 
@@ -94,13 +97,11 @@ def test_a_resumed_run_goes_on_where_the_first_one_ended(tmp_path, first, num_ac
     seen: dict[str, Any] = {}
 
     class Look(L.Callback):
-        def on_train_batch_start(self, trainer: L.Trainer, module: Any, *args: Any) -> None:
-            if "target" not in seen:
-                seen["weights"] = {k: v.clone() for k, v in module.state_dict().items()}
-                seen["target"] = True
-                state = next(iter(trainer.optimizers[0].state.values()))
-                seen["moment"] = state["exp_avg"].clone()
-                seen["updates"] = int(state["step"])
+        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            seen["weights"] = {k: v.clone() for k, v in pl_module.state_dict().items()}
+            state = next(iter(trainer.optimizers[0].state.values()))
+            seen["moment"] = state["exp_avg"].clone()
+            seen["updates"] = int(state["step"])
 
     actors = background(num_actors, 5) if num_actors else first.data.actors
     data = small_data(
@@ -130,29 +131,31 @@ def test_a_resumed_run_goes_on_where_the_first_one_ended(tmp_path, first, num_ac
     assert torch.equal(seen["moment"], saved["optimizer_states"][0]["state"][0]["exp_avg"])
     for name, tensor in saved["state_dict"].items():
         assert torch.equal(seen["weights"][name], tensor), name
-    assert after.env_steps_offset == before.env_steps >= 100 + 200 * 5
-    # 100 steps fill the empty replay again, then 5 for each learner step.
-    assert after.env_steps - before.env_steps >= 100 + 60 * 5
-    assert num_actors or after.env_steps - before.env_steps < 100 + 61 * 5
+    assert after.env_steps_offset == before.env_steps >= 100 + 200 * 10
+    # 100 steps fill the empty replay again, then 10 for each learner step.
+    assert after.env_steps - before.env_steps >= 100 + 60 * 10
+    assert num_actors or after.env_steps - before.env_steps < 100 + 61 * 10
     assert after.episodes > before.episodes
     rows = run.metrics()
     assert [int(row["step"]) for row in rows] == [220, 240, 260]
     env_steps = float(rows[0]["count/env_steps"])
-    assert env_steps >= before.env_steps + 100 + 20 * 5
-    assert float(rows[0]["train/epsilon"]) == pytest.approx(1 - 0.9 * env_steps / 2000, abs=1e-3)
+    assert env_steps >= before.env_steps + 100 + 20 * 10
+    assert float(rows[0]["train/epsilon"]) == pytest.approx(1 - 0.9 * env_steps / 5000, abs=1e-3)
 
 
 def test_resumed_actors_act_with_the_resumed_weights_and_epsilon(tmp_path, first, monkeypatch):
     """Their first version is the resumed learner step, their exploration goes on."""
-    rows: list[Any] = []
+    versions: list[int] = []
     put = Source.put
-    monkeypatch.setattr(
-        Source, "put", lambda self, new: (rows.append(new.policy_version.copy()), put(self, new))
-    )
+
+    def spied_put(self: Source, rows: Rows) -> None:
+        versions.extend(rows.policy_version[rows.kind == RowKind.STEP].tolist())
+        put(self, rows)
+
+    monkeypatch.setattr(Source, "put", spied_put)
     data = small_data(env=first.data.env, actors=background(2, 2), replay=first.data.replay)
     run = make_run(tmp_path, ActorLearnerCallback(10, 0, 0), data=data, max_steps=240)
     run.fit(first.checkpoint("last"))
-    versions = [version for new in rows for version in new]
     assert versions[0] == min(versions) == 200
     assert max(versions) > 200
     assert run.data.dataset is not None

@@ -9,7 +9,14 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.training_runs import actor_processes, background, make_run, quiet, small_data
+from helpers.training_runs import (
+    AfterEachStep,
+    actor_processes,
+    background,
+    make_run,
+    quiet,
+    small_data,
+)
 
 from lrl import (
     ActorLearnerCallback,
@@ -97,9 +104,7 @@ def trainer_of(ranks: int) -> Any:
     ("episodes", "test_episodes"), [(10, 100), (9, 101)], ids=["episodes", "test_episodes"]
 )
 def test_every_rank_plays_equally_many_episodes(episodes, test_episodes):
-    data = small_data(
-        evaluation=EvaluationConfig(episodes=episodes, test_episodes=test_episodes)
-    )
+    data = small_data(evaluation=EvaluationConfig(episodes=episodes, test_episodes=test_episodes))
     data.trainer = trainer_of(ranks=3)
     with pytest.raises(ConfigError, match=r"must be multiples of the 3 ranks"):
         data.setup("validate")
@@ -131,32 +136,27 @@ def test_the_environment_is_asked_for_its_specification():
     assert spec.num_actions == 7
 
 
-class Look(L.Callback):
-    """Notes the number of torch's threads in training, and ends it by an exception if asked."""
-
-    def __init__(self, exception: type[BaseException] | None = None) -> None:
-        self.threads = 0
-        self.exception = exception
-
-    def on_train_batch_end(self, *args: Any) -> None:
-        self.threads = torch.get_num_threads()
-        if self.exception:
-            raise self.exception
-
-
 @pytest.mark.parametrize("exception", [None, ZeroDivisionError])
 def test_threads_are_chosen_logged_and_given_back(tmp_path, caplog, exception):
     before = torch.get_num_threads()
-    look = Look(exception)
+    seen = set()
+
+    def after_each_step(trainer: L.Trainer, batch: Any) -> None:
+        seen.add(torch.get_num_threads())
+        if exception:
+            raise exception
+
     data = small_data(learner_threads=before + 2)
-    run = make_run(tmp_path, look, ActorLearnerCallback(5, 0, 0), data=data)
+    run = make_run(
+        tmp_path, AfterEachStep(after_each_step), ActorLearnerCallback(5, 0, 0), data=data
+    )
     with caplog.at_level(logging.INFO):
         if exception:
             with pytest.raises(exception):
                 run.fit()
         else:
             run.fit()
-    assert look.threads == before + 2
+    assert seen == {before + 2}
     assert torch.get_num_threads() == before
     assert f"learner: {before + 2} torch thread(s) on" in caplog.text
     assert "beside 0 actor(s) (data.learner_threads)" in caplog.text
@@ -183,19 +183,19 @@ def test_a_used_datamodule_says_that_it_is_used(tmp_path):
 
 
 def test_batches_are_plain_tensors_of_fixed_types(tmp_path):
-    class Batches(L.Callback):
-        def on_train_batch_end(
-            self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int
-        ) -> None:
-            types = {name: (value.dtype, value.shape) for name, value in vars(batch).items()}
-            assert types == {
-                "observation": (torch.float32, (8, 4)),
-                "action": (torch.int64, (8,)),
-                "reward": (torch.float32, (8,)),
-                "discount": (torch.float32, (8,)),
-                "next_observation": (torch.float32, (8, 4)),
-                "weights": (torch.float32, (8,)),
-                "keys": (torch.int64, (8, 2)),
-            }
+    seen = []
 
-    make_run(tmp_path, Batches(), ActorLearnerCallback(5, 0, 0), max_steps=3).fit()
+    def note(trainer: L.Trainer, batch: Any) -> None:
+        seen.append({name: (value.dtype, value.shape) for name, value in vars(batch).items()})
+
+    make_run(tmp_path, AfterEachStep(note), ActorLearnerCallback(5, 0, 0), max_steps=3).fit()
+    expected = {
+        "observation": (torch.float32, (8, 4)),
+        "action": (torch.int64, (8,)),
+        "reward": (torch.float32, (8,)),
+        "discount": (torch.float32, (8,)),
+        "next_observation": (torch.float32, (8, 4)),
+        "weights": (torch.float32, (8,)),
+        "keys": (torch.int64, (8, 2)),
+    }
+    assert seen == [expected] * 3

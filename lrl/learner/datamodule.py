@@ -26,7 +26,7 @@ from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
 from lrl.networks.q_network import QNetwork, vector_size, write_vector
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig
 from lrl.transport import ChunkQueue, WeightStore
-from lrl.types import ConfigError, EnvSpec
+from lrl.types import Batch, ConfigError, EnvSpec
 
 
 class ReplayDataModule(L.LightningDataModule):
@@ -163,6 +163,14 @@ class ReplayDataModule(L.LightningDataModule):
             vector = torch.empty(vector_size(network), dtype=torch.float32)
             write_vector(network, vector)
             self.store.publish(vector.numpy(), version)
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Move batches without waiting for the copy; Lightning waits unless it is told not to."""
+        if isinstance(batch, Batch):
+            return batch.to(device, non_blocking=True)
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def check(self) -> None:
         """Raise if a signal asks for the end."""

@@ -11,7 +11,9 @@ from typing import Any
 
 import lightning as L
 from jsonargparse import ArgumentError, set_parsing_settings
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.manager import ActorError
@@ -45,6 +47,11 @@ class Outcome(L.Callback):
 
 class SaveConfig(SaveConfigCallback):
     """Save the full configuration beside the checkpoints, and give it flattened to loggers."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Save the configuration of training; an evaluation leaves no files."""
+        if stage == "fit":
+            super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Log the configuration as `section.key` hyperparameters."""
@@ -156,32 +163,41 @@ class LrlCLI(LightningCLI):
         """Leave the configuration alone: explicit settings win over a checkpoint's."""
 
     def before_instantiate_classes(self) -> None:
-        """Choose the run's folder, and the checkpoint to start from."""
+        """Find the checkpoint to start from, before anything is built."""
         config = self.config[self.config["subcommand"]]
-        runs, name = Path(config["runs"]), config["name"]
-        config["ckpt_path"] = resolve_checkpoint(config["ckpt_path"], runs, name)
-        if config["trainer"]["logger"] is None and self.config["subcommand"] == "fit":
-            existing = versions(runs, name)
-            number = int(existing[-1].name.removeprefix("version_")) + 1 if existing else 0
-            where = {"save_dir": str(runs), "name": name, "version": f"version_{number}"}
-            module = "lightning.pytorch.loggers"
-            config["trainer"]["logger"] = [
-                {"class_path": f"{module}.TensorBoardLogger", "init_args": where},
-                {"class_path": f"{module}.CSVLogger", "init_args": where},
-            ]
-        elif config["trainer"]["logger"] is None:
-            config["trainer"]["logger"] = False
+        self._checkpoint = resolve_checkpoint(
+            config["ckpt_path"], Path(config["runs"]), config["name"]
+        )
+        config["ckpt_path"] = None  # what is saved describes the run, not where it came from
         if config["trainer"]["enable_progress_bar"] is False:
             self._parser(self.config["subcommand"]).callback_keys.remove("progress")
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
+        """Give `fit` a version of its own to log to; it stays out of the saved configuration.
+
+        Otherwise whoever evaluates or goes on from that file would write over the run's history.
+        """
+        self.config_init[str(self.subcommand)]["ckpt_path"] = self._checkpoint
+        if self._get(self.config, "trainer")["logger"] is None:
+            kwargs["logger"] = self._new_loggers() if self.subcommand == "fit" else False
+        return super().instantiate_trainer(**kwargs)
+
+    def _new_loggers(self) -> list[Logger]:
+        runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))
+        existing = versions(Path(runs), name)
+        number = int(existing[-1].name.removeprefix("version_")) + 1 if existing else 0
+        version = f"version_{number}"
+        return [TensorBoardLogger(runs, name, version), CSVLogger(runs, name, version)]
 
     def after_fit(self) -> None:
         """Say what was reached and what to do next."""
         callback = next(
             c for c in callbacks_of(self.trainer) if isinstance(c, ActorLearnerCallback)
         )
+        folder = self.trainer.log_dir  # all ranks must ask
         if not self.trainer.is_global_zero:
             return
-        best, folder = callback.best_model_path, self.trainer.log_dir
+        best = callback.best_model_path
         path = best or callback.last.last_model_path
         score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
         print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
@@ -224,7 +240,7 @@ def run() -> int:
     outcome = Outcome()
     try:
         LrlCLI(outcome)
-    except (ArgumentError, ValueError) as error:
+    except (ArgumentError, ValueError, MisconfigurationException) as error:
         if outcome.began and not isinstance(error, ConfigError):
             raise
         print(f"lrl: error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -6,6 +6,9 @@ import signal
 import threading
 from types import FrameType
 
+AT_ONCE = "at once"
+"""Argument of a KeyboardInterrupt that was raised in the middle of something."""
+
 
 class Interrupt:
     """Turn the first SIGINT into a KeyboardInterrupt at the next call of `check`.
@@ -38,7 +41,9 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        self.check()
+        if self.requested:
+            self.requested = False
+            raise KeyboardInterrupt(AT_ONCE)
         self.requested = True
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,74 +14,17 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from helpers.command_line import Project, quiet_commands
 from helpers.training_runs import (
-    actor_processes,
-    environment_for_subprocess,
     process_group,
-    quiet,
     wait_for,
 )
 
-import lrl
 from lrl import DQN
-from lrl.__main__ import main
-from lrl.actors.manager import ActorManager
 from lrl.cli import SaveConfig, resolve_checkpoint, versions
 from lrl.types import ConfigError
 
-pytestmark = [
-    *quiet,
-    # How Lightning uses jsonargparse.
-    pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
-]
-
-BASE = """
-name: small
-trainer: {max_steps: 40, log_every_n_steps: 10, limit_train_batches: 20}
-model:
-  encoder: {class_path: lrl.networks.MLPEncoder, init_args: {hidden_sizes: [16]}}
-  optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1}}
-data:
-  env: {id: lrl/Identity-v0, kwargs: {length: 5}}
-  actors: {num_actors: 2, envs_per_actor: 2, chunk_rows: 16}
-  replay: {capacity: 2000, batch_size: 8}
-  rate: {samples_per_insert: 4.0, min_size_env_steps: 50}
-  evaluation: {episodes: 3, test_episodes: 6}
-actor_learner: {sync_period_learner_steps: 5, eval_interval_learner_steps: 20}
-"""
-OVERLAY = """
-model:
-  bootstrap: {class_path: lrl.learner.DoubleBootstrap}
-data:
-  replay: {batch_size: 12}
-"""
-
-
-class Project:
-    """A folder with two configurations, in which commands are run."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "base.yaml").write_text(BASE)
-        (folder / "overlay.yaml").write_text(OVERLAY)
-        self.runs = folder / "runs" / "small"
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command in a process group of its own, as a shell does."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "lrl", *arguments],
-            cwd=self.folder,
-            env=environment_for_subprocess(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=55)
-        return process.returncode, out, err
+pytestmark = quiet_commands
 
 
 @pytest.fixture(scope="module")
@@ -102,20 +44,7 @@ def fitted(project):
 
 @pytest.fixture
 def command(project, monkeypatch, capsys):
-    """Run a command in this process; return its exit code and what it printed."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lrl", *arguments])
-        monkeypatch.chdir(project.folder)
-        monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restores it
-        code: Any = None
-        try:
-            main()
-        except SystemExit as error:
-            code = error.code
-        return (code, *capsys.readouterr())
-
-    return call
+    return functools.partial(project.call, monkeypatch, capsys)
 
 
 def test_fit_ends_well_and_says_what_to_do_next(fitted):
@@ -223,6 +152,7 @@ def end_by_signal(
     }
 
 
+@pytest.mark.timeout(120)
 def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
     ended = end_by_signal(project, signal.SIGINT, "small", 1, "--ckpt_path", "last")
     assert ended["code"] == 130
@@ -234,70 +164,12 @@ def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_sigterm_saves_last(project):
     ended = end_by_signal(project, signal.SIGTERM, "terminated", 0)
     assert ended["code"] == 143
     assert ended["said"] == "lrl: stopped by SIGTERM"
     assert ended["outcome"] == "ended by SIGTERMException"
-
-
-MISTAKES = {
-    "unknown key": (["--data.replay.capcity", "5"], "data.replay.capcity"),
-    "wrong type": (["--data.replay.capacity", "many"], 'key "data.replay.capacity"'),
-    "out of range": (["--data.replay.capacity", "-1"], "replay.capacity must be at least 1"),
-    "not a choice": (["--data.actors.on_failure", "hope"], 'key "data.actors.on_failure"'),
-    "unknown class": (["--model.encoder", "lrl.networks.Nothing"], 'key "model.encoder"'),
-    "wrong network": (
-        ["--model.encoder.init_args.hidden_sizes", "[0]"],
-        "encoder.hidden_sizes must hold at least one positive size",
-    ),
-    "wrong exploration": (
-        [
-            "--data.exploration=lrl.actors.exploration.EpsilonSpread",
-            "--data.exploration.maximum=3",
-        ],
-        "exploration.maximum must be between 0 and 1, got 3",
-    ),
-    "wrong interval": (
-        ["--actor_learner.sync_period_learner_steps", "0"],
-        "sync_period_learner_steps must be at least 1",
-    ),
-    "contradiction": (
-        ["--data.actors.num_actors", "0", "--data.rate.samples_per_insert", "null"],
-        "rate.samples_per_insert is null (free running) but actors.num_actors is 0",
-    ),
-    "warm-up": (
-        ["--data.rate.min_size_env_steps", "3000"],
-        "rate.min_size_env_steps is 3000, but the replay keeps only 2000 rows",
-    ),
-    "unknown environment": (["--data.env.id", "Nowhere-v0"], "env.id is 'Nowhere-v0'"),
-    "no such configuration": (["--config", "nowhere.yaml"], "nowhere.yaml"),
-    "no such checkpoint": (["--ckpt_path", "nowhere.ckpt"], "--ckpt_path nowhere.ckpt"),
-    "no best": (["--name", "other", "--ckpt_path", "best"], "--ckpt_path best: no run in"),
-    "no last": (["--name", "other", "--ckpt_path", "last"], "--ckpt_path last: no run in"),
-    "seed": (["--seed_everything", "-5"], "-5 is not in bounds"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_costs_one_line_and_starts_nothing(command, monkeypatch, mistake):
-    arguments, message = MISTAKES[mistake]
-    monkeypatch.setattr(ActorManager, "start", lambda self: pytest.fail("actors were started"))
-    code, _, err = command("fit", "--config", "base.yaml", *arguments)
-    assert code == 2
-    (line,) = (line for line in err.splitlines() if line.startswith("lrl: error: "))
-    assert message in line
-    assert "Traceback" not in err
-    assert "usage" not in err
-    assert actor_processes() == []
-
-
-def test_a_mistake_in_a_file_is_named_too(command, project):
-    (project.folder / "wrong.yaml").write_text("data: {replay: {capcity: 5}}\n")
-    code, _, err = command("fit", "--config", "base.yaml", "--config", "wrong.yaml")
-    assert code == 2
-    assert "capcity" in err
-    assert "Traceback" not in err
 
 
 @pytest.mark.slow
@@ -308,63 +180,6 @@ def test_an_installed_command_exits_with_the_same_code(project):
     assert [line for line in err.splitlines() if "capcity" in line] == [
         "lrl: error: unrecognized arguments: --data.replay.capcity 5"
     ]
-
-
-def test_the_version_is_told_without_importing_lightning():
-    script = (
-        "import sys; sys.argv = ['lrl', '--version']; from lrl.__main__ import main; main(); "
-        "print(sorted({'lightning', 'torch', 'gymnasium'} & set(sys.modules)))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment_for_subprocess(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.splitlines() == [f"lrl {lrl.__version__}", "[]"]
-
-
-def test_help_lists_the_subcommands(command):
-    code, out, _ = command("--help")
-    assert code == 0
-    assert "Train and evaluate value-based agents." in out
-    for subcommand in ("fit", "validate", "test"):
-        assert f"\n    {subcommand}" in out
-
-
-def test_help_of_fit_explains_settings_with_their_units(command):
-    code, out, _ = command("fit", "--help")
-    assert code == 0
-    text = " ".join(out.split())
-    for sentence in (
-        "Rows kept per rank, over all streams; the oldest are overwritten.",
-        "Learner steps between evaluations; 0 turns them off.",
-        "An actor that makes no progress for so long is killed",
-        "Environment steps inserted before learning starts",
-        "Learner steps between updates of the target network.",
-        "Folder of all runs: RUNS/NAME/version_K.",
-    ):
-        assert sentence in text
-
-
-def test_a_printed_configuration_is_one_that_can_be_used(command, project):
-    _, printed, _ = command("fit", "--config", "base.yaml", "--print_config")
-    (project.folder / "printed.yaml").write_text(printed)
-    _, again, _ = command("fit", "--config", "printed.yaml", "--print_config")
-    assert yaml.safe_load(again) == yaml.safe_load(printed)
-    config = yaml.safe_load(printed)
-    assert config["data"]["actors"]["on_failure"] == "restart"  # a default
-    assert config["data"]["env"]["id"] == "lrl/Identity-v0"
-
-
-def test_the_defaults_can_be_printed_and_used(command, project):
-    code, printed, err = command("fit", "--print_config")
-    assert (code, "Unable to serialize" in printed + err) == (0, False)
-    (project.folder / "defaults.yaml").write_text(printed)
-    _, again, _ = command("fit", "--config", "defaults.yaml", "--print_config")
-    assert yaml.safe_load(again) == yaml.safe_load(printed)
-    assert yaml.safe_load(printed)["model"]["optimizer"]["class_path"] == "torch.optim.Adam"
 
 
 def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path):

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
@@ -87,7 +88,7 @@ class ActorManager:
                 f"actors cannot start while an actor imports the main module; {MAIN_GUARD}"
             )
         for actor in range(self.config.num_actors):
-            slot = ActorSlot(**{**vars(self.first_slot), "actor": actor})
+            slot = replace(self.first_slot, actor=actor)
             self._handles.append(self._launch(slot))
         self._thread = threading.Thread(target=self._watch, name="lrl-actor-manager", daemon=True)
         self._thread.start()

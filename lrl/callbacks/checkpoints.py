@@ -12,6 +12,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lrl.interrupt import AT_ONCE
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,10 @@ class BestCheckpoint(Checkpoint):
     """
 
     def __init__(self, monitor: str = "eval/return_mean") -> None:
+        if not monitor.startswith("eval/"):
+            raise ConfigError(
+                f"monitor must be a metric of the evaluation (eval/...), got {monitor!r}"
+            )
         self.monitor = monitor
         self.best_model_path = ""
         self.best_model_score = -math.inf
@@ -127,6 +132,7 @@ class LastCheckpoint(Checkpoint):
     ) -> None:
         """Save on Ctrl-C and SIGTERM; after any other exception the state may be wrong."""
         asked_to_stop = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
+        asked_to_stop &= AT_ONCE not in exception.args  # it came in the middle of something
         if asked_to_stop and trainer.global_step > 0 and trainer.world_size == 1:
             try:
                 self._save(trainer)

@@ -22,6 +22,7 @@ class PeriodicEvaluation(L.Callback):
                 f"{interval_learner_steps}"
             )
         self.interval_learner_steps = interval_learner_steps
+        self._limit_before: int | float | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Set the Trainer's schedule; an untrained network plays no sanity episodes."""
@@ -29,6 +30,7 @@ class PeriodicEvaluation(L.Callback):
             return
         trainer.num_sanity_val_steps = 0
         if self.interval_learner_steps == 0:
+            self._limit_before = trainer.limit_val_batches
             trainer.limit_val_batches = 0
             return
         batches = self.interval_learner_steps * trainer.accumulate_grad_batches
@@ -39,10 +41,17 @@ class PeriodicEvaluation(L.Callback):
             if callback.monitor.startswith("eval/"):
                 callback._check_on_train_epoch_end = False
 
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Let the Trainer evaluate again when it is asked to."""
+        if self._limit_before is not None:
+            trainer.limit_val_batches = self._limit_before
+            self._limit_before = None
+
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return whether this learner step ends with an evaluation."""
         interval = self.interval_learner_steps
-        return interval > 0 and trainer.global_step % interval == 0
+        evaluates = interval > 0 and trainer.enable_validation
+        return evaluates and trainer.global_step % interval == 0
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the evaluation at the learner step it belongs to."""

@@ -175,7 +175,8 @@ class ReplayDataModule(L.LightningDataModule):
     def check(self) -> None:
         """Raise if a signal asks for the end."""
         interrupt.check()
-        if self._trainer().received_sigterm:
+        # Several ranks stop together, when Lightning has told them all.
+        if self._trainer().received_sigterm and self._trainer().world_size == 1:
             raise SIGTERMException
 
     def teardown(self, stage: str) -> None:

@@ -219,6 +219,10 @@ def _check_gamma(gamma: float) -> None:
 
 
 def _check_memory(spec: EnvSpec, capacity: int, num_streams: int, device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"replay.device is {device!r}, which cannot be used: {error}") from error
     needed = ReplayBuffer.bytes_needed(spec, capacity, num_streams)
     if torch.device(device).type == "cuda":
         available: int | None = torch.cuda.mem_get_info(device)[0]

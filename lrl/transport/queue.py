@@ -84,8 +84,8 @@ class ChunkQueue:
         chunk.release()
 
     def qsize(self) -> int:
-        """Return the number of chunks that wait."""
-        return sum(receiver.waiting for receiver in self._receivers)
+        """Return the number of chunks that wait; a dead actor counts until its end was seen."""
+        return sum(max(receiver.waiting, receiver.ended) for receiver in self._receivers)
 
     @property
     def fill(self) -> float:

@@ -130,6 +130,7 @@ def assert_gone(process: subprocess.Popen[str], segments: set[str]) -> None:
     assert named_segments() <= segments
 
 
+@pytest.mark.timeout(120)
 @linux
 def test_a_killed_learner_leaves_nothing(tmp_path):
     segments = named_segments()

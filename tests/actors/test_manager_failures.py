@@ -1,0 +1,209 @@
+"""The actor manager with real processes that die, hang, or cannot start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.managed_actors import faulty
+from helpers.training_runs import environment_for_subprocess, wait_for
+
+from lrl.actors.manager import ActorError
+from lrl.envs.toy import Ledger
+from lrl.types import RowKind
+
+
+def test_killed_actor_comes_back_with_a_gap_and_others_go_on(learner, caplog):
+    made = learner(num_actors=3)
+    made.take_until(made.all_acted, "first steps")
+    first = [process.pid for process in made.manager.processes]
+    os.kill(first[1], signal.SIGKILL)
+    before = [made.steps(actor) for actor in range(3)]
+    made.take_until(lambda: made.steps(0) > before[0] + 100, "steps of a survivor")
+    made.take_until(lambda: RowKind.GAP in made.column(1, "kind"), "rows of the restarted actor")
+    assert made.manager.restarts == 1
+    assert [s.restarts for s in made.manager.statistics()] == [0, 1, 0]
+    assert [process.pid for process in made.manager.processes][::2] == first[::2]
+    assert "actor 1 (pid" in caplog.text
+    assert "killed by signal 9 (often the out-of-memory killer)" in caplog.text
+
+
+def test_rows_of_a_restarted_actor_never_mix_with_those_before(learner):
+    """The old process leaves a full ring behind, which the learner has not looked at yet."""
+    made = learner(num_actors=1, envs_per_actor=2)
+    channel = made.manager._handles[0].channel
+    wait_for(lambda: channel.counters["wait_seconds"] > 0, "a full ring")
+    made.manager.processes[0].kill()
+    wait_for(lambda: made.manager._handles[0].deaths, "the death being seen")
+    time.sleep(0.5)
+    made.take_until(lambda: RowKind.GAP in made.column(0, "kind"), "a gap")
+    made.take_until(lambda: made.steps(0) > 500, "more rows")
+    instance = Ledger.decode(made.column(0, "frame"))[:, 0]
+    kind, stream = made.column(0, "kind"), made.column(0, "stream")
+    for number in (0, 1):
+        gaps = np.flatnonzero(kind[stream == number] == RowKind.GAP)
+        assert len(gaps) == 1
+        rows = instance[stream == number]
+        assert len(set(rows[: gaps[0]])) == 1
+        assert len(set(rows[gaps[0] + 1 :])) == 1
+        assert rows[0] != rows[-1]  # a new seed
+    assert len(instance) > 4 * 8 + 2
+
+
+FAULTS = {
+    "error": "RuntimeError: the ball is lost",
+    "exit": "SystemExit: the game gives up",
+    "odd": "OddError: odd error with code 7",
+    "silent": "SilentError: <exception str() failed>",
+    "giant": "and that was all",
+    "interrupt": "KeyboardInterrupt",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_exception_ends_the_run_with_its_traceback(learner, fault):
+    made = learner(faulty(fault=fault, actor=1), on_failure="fail")
+    with pytest.raises(ActorError, match=r"actors\.on_failure is 'fail'") as caught:
+        made.take_until(lambda: False, "the actor's exception")
+    text = str(caught.value)
+    assert "actor 1 (pid" in text
+    assert FAULTS[fault] in text
+    if fault != "giant":
+        assert "in step" in text
+        assert "Traceback (most recent call last)" in text
+    assert made.steps(1) > 50 - 8  # all but the chunk at hand were sent
+
+
+def test_an_exception_is_logged_and_the_actor_restarted(learner, tmp_path, caplog):
+    made = learner(faulty(once=str(tmp_path / "failed"), actor=0))
+    made.take_until(lambda: made.steps(0) > 200, "steps after the restart")
+    assert made.manager.restarts == 1
+    assert "the ball is lost" in caplog.text
+    assert "restart 1 in 0.1 s" in caplog.text
+
+
+def test_an_actor_that_vanishes_is_reported_by_its_exit_code(learner):
+    made = learner(faulty(fault="vanish"), on_failure="fail")
+    with pytest.raises(ActorError, match="exited with code 3"):
+        made.take_until(lambda: False, "the actor's end")
+
+
+def test_a_crash_loop_ends(learner):
+    made = learner(faulty(after=5), max_restarts=2, num_actors=1)
+    with pytest.raises(ActorError, match=r"failed 3 times in 60 s; actors.max_restarts is 2"):
+        made.take_until(lambda: False, "the end of the crash loop")
+    assert made.manager.restarts == 2
+
+
+@pytest.mark.parametrize("where", ["init", "reset"])
+def test_an_environment_that_never_works_is_not_tried_again(learner, where):
+    made = learner(faulty(where=where))
+    with pytest.raises(ActorError, match="failed before its first step: not restarted") as caught:
+        made.take_until(lambda: False, "the actor's exception")
+    assert "the ball is lost" in str(caught.value)
+    assert made.manager.restarts == 0
+
+
+def test_a_hung_actor_is_replaced(learner, caplog):
+    made = learner(timeout_seconds=2.0)
+    made.take_until(made.all_acted, "first steps")
+    stopped = made.manager.processes[0]
+    assert stopped.pid is not None
+    os.kill(stopped.pid, signal.SIGSTOP)
+    made.take_until(lambda: made.manager.restarts == 1, "the replacement")
+    made.take_until(lambda: RowKind.GAP in made.column(0, "kind"), "its rows")
+    assert not stopped.is_alive()
+    assert "made no progress for 2 s" in caplog.text
+
+
+def test_a_blocked_actor_is_not_taken_for_a_hung_one(learner):
+    made = learner(timeout_seconds=1.0, num_actors=1)
+    channel = made.manager._handles[0].channel
+    wait_for(lambda: channel.counters["wait_seconds"] > 2.0, "the timeout passing twice")
+    assert made.manager.restarts == 0
+    made.take_until(lambda: made.steps(0) > 100, "more rows")
+
+
+SCRIPT = """
+    import contextlib
+    import queue
+    import sys
+    from pathlib import Path
+
+    import numpy as np
+
+    from lrl.actors.config import ActorConfig
+    from lrl.actors.exploration import EpsilonGreedy
+    from lrl.actors.manager import ActorManager
+    from lrl.actors.slot import ActorSlot
+    from lrl.envs import EnvConfig, make_spec
+    from lrl.transport import ChunkQueue
+
+    class Zeros:
+        def build(self):
+            return lambda observation: (np.zeros((len(observation), 4), np.float32), 0)
+
+    def main():
+        env = EnvConfig(id="lrl/Identity-v0")
+        chunks = ChunkQueue()
+        config = ActorConfig(num_actors=1, timeout_seconds=2.0, start_method=sys.argv[1])
+        manager = ActorManager(
+            config, env, make_spec(env), EpsilonGreedy(), Zeros(), chunks, ActorSlot(0)
+        )
+        manager.start()
+        ready, enough = Path("ready"), Path("enough")
+        while not enough.exists():
+            manager.check()
+            with contextlib.suppress(queue.Empty):
+                chunks.get(0.1).release()
+                ready.touch()
+        manager.stop()
+        print("restarts:", manager.restarts)
+
+"""
+
+
+def start_script(folder: Path, ending: str, start_method: str) -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT) + ending)
+    return subprocess.Popen(
+        [sys.executable, script, start_method],
+        cwd=folder,
+        env=environment_for_subprocess(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_a_script_without_a_main_guard_is_told_so(tmp_path, start_method):
+    process = start_script(tmp_path, "main()\n", start_method)
+    output, _ = process.communicate(timeout=50)
+    assert process.returncode == 1
+    message = next(line for line in output.splitlines() if "ActorError: actor 0" in line)
+    assert "put the script's work under `if __name__ == '__main__':`" in message
+
+
+@pytest.mark.slow
+def test_a_suspended_run_goes_on_with_the_same_actors(tmp_path):
+    """Ctrl-Z stops the whole group for longer than an actor may make no progress."""
+    process = start_script(tmp_path, 'if __name__ == "__main__":\n    main()\n', "forkserver")
+    wait_for((tmp_path / "ready").exists, "the first rows")
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(4.0)
+    (tmp_path / "ready").unlink()
+    os.killpg(process.pid, signal.SIGCONT)
+    wait_for((tmp_path / "ready").exists, "more rows")
+    time.sleep(1.0)
+    (tmp_path / "enough").touch()
+    output, _ = process.communicate(timeout=30)
+    assert output.splitlines()[-1] == "restarts: 0", output

@@ -56,6 +56,9 @@ def test_fit_ends_well_and_says_what_to_do_next(fitted):
     assert "lrl test --config runs/small/version_0/config.yaml --ckpt_path " in fitted.out
     assert "learning 40/40 [100%" in fitted.err
     assert "restarts" in fitted.err  # the table of actors
+    saved = yaml.safe_load((fitted.folder / "config.yaml").read_text())
+    assert saved["trainer"]["logger"] is None  # so that going on from it makes a version of its own
+    assert saved["ckpt_path"] is None
 
 
 def test_fit_leaves_everything_in_the_folder_of_the_run(fitted):
@@ -104,6 +107,7 @@ def test_the_checkpoints_load_without_pickle_and_without_arguments(fitted):
 
 @pytest.mark.parametrize(("subcommand", "episodes"), [("validate", 3), ("test", 6)])
 def test_best_is_evaluated_from_the_configuration_of_its_run(command, fitted, subcommand, episodes):
+    files = {path: path.read_bytes() for path in fitted.folder.rglob("*") if path.is_file()}
     code, out, err = command(
         subcommand, "--config", str(fitted.folder / "config.yaml"), "--ckpt_path", "best"
     )
@@ -118,6 +122,8 @@ def test_best_is_evaluated_from_the_configuration_of_its_run(command, fitted, su
         summary = json.loads((fitted.folder / "summary.json").read_text())
         assert float(mean) == pytest.approx(summary["best_return_mean"], abs=0.05)
     assert len(versions(Path("runs"), "small")) == 1  # evaluating makes no new version
+    assert {p: p.read_bytes() for p in fitted.folder.rglob("*") if p.is_file()} == files
+    assert not Path("config.yaml").exists()
 
 
 def end_by_signal(

@@ -88,3 +88,11 @@ def test_other_threads_leave_signals_alone(interrupt: Interrupt):
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_interrupt_says_that_it_came_in_the_middle():
+    interrupt = Interrupt()
+    interrupt._handle(2, None)
+    with pytest.raises(KeyboardInterrupt, match="at once"):
+        interrupt._handle(2, None)
+    interrupt.check()  # the request is spent

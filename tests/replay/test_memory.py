@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from lrl.memory import available_bytes, format_bytes
+from lrl.replay import ReplayBuffer
+from lrl.types import ConfigError, EnvSpec
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -74,3 +76,10 @@ def test_over_the_limit_is_zero(tmp_path: Path) -> None:
 
 def test_sizes_for_people() -> None:
     assert [format_bytes(size) for size in (12, 3400, 5.6e6)] == ["12 B", "3.40 kB", "5.60 MB"]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_cannot_be_used_is_refused(device):
+    spec = EnvSpec((2,), "float32", num_actions=2)
+    with pytest.raises(ConfigError, match=f"replay.device is '{device}', which cannot be used"):
+        ReplayBuffer(spec, 100, 1, device=device)

@@ -213,3 +213,17 @@ def test_get_does_not_outstay_its_timeout_when_only_woken(chunk_queue):
     assert 0.05 < time.monotonic() - began < 10
     stop.set()
     thread.join()
+
+
+def test_a_dead_actor_counts_until_its_end_was_seen(chunk_queue):
+    """A learner that only takes what waits must come to forget it, or it is never restarted."""
+    channel, writer = open_actor(chunk_queue, 0)
+    writer.put(numbered(0, 2))  # not sent: lost with the actor
+    assert chunk_queue.qsize() == 0
+    channel.started()
+    chunk_queue.retire(0, 0)
+    assert chunk_queue.qsize() == 1
+    with pytest.raises(queue.Empty):
+        chunk_queue.get(0)
+    assert chunk_queue.qsize() == 0
+    assert chunk_queue.ledger()[0, 0].in_flight == 0

@@ -36,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", warning_filter)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests five times the time-out: a shared machine may be several times slower."""
+    for item in items:
+        slow = any(item.get_closest_marker(name) for name in ("slow", "ddp"))
+        if slow and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture
 def tiny_spec() -> EnvSpec:
     """A vector of 2 numbers and 2 actions."""

@@ -87,8 +87,8 @@ class ReplayDataset(IterableDataset[Batch]):
 
     def __next__(self) -> Batch:
         """Return the next batch, waiting for the actors where the rate limiter says so."""
+        self._check()  # before actors are started for a run that is over
         source = self.start()
-        self._check()
         source.take_waiting()
         if not self._can_sample():
             self._wait(source)

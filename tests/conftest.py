@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -32,6 +33,8 @@ _EXPECTED_WARNINGS = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let through what libraries have to warn of; pyproject.toml turns warnings into errors."""
+    # A shell starts background jobs with Ctrl-C ignored, and the programs under test inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for warning_filter in _EXPECTED_WARNINGS:
         config.addinivalue_line("filterwarnings", warning_filter)
 

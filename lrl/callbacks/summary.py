@@ -34,6 +34,7 @@ class RunSummary(L.Callback):
     def __init__(self, best: BestCheckpoint) -> None:
         self.best = best
         self._started = 0.0
+        self._first_learner_step = 0
         self._folder: Path | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -41,6 +42,10 @@ class RunSummary(L.Callback):
         if stage == "fit":
             self._started = time.monotonic()
             self._folder = Path(trainer.log_dir or trainer.default_root_dir)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note where a resumed run goes on."""
+        self._first_learner_step = trainer.global_step
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Write the summary of a finished run."""
@@ -63,6 +68,7 @@ class RunSummary(L.Callback):
             return
         seconds = time.monotonic() - self._started
         actors: list[ActorStatistics] = dataset.source.statistics()
+        session_learner_steps = trainer.global_step - self._first_learner_step
         session_env_steps = dataset.env_steps - dataset.env_steps_offset
         summary = {
             "outcome": outcome,
@@ -72,7 +78,7 @@ class RunSummary(L.Callback):
             "frames": dataset.env_steps * datamodule.env_spec.frame_skip,
             "episodes": dataset.episodes,
             "env_steps_per_second": session_env_steps / seconds,
-            "learner_steps_per_second": dataset.session_learner_steps / seconds,
+            "learner_steps_per_second": session_learner_steps / seconds,
             "samples_per_insert": dataset.limiter.samples_per_insert,
             "best_return_mean": self.best.best_model_score if self.best.best_model_path else None,
             "best_model_path": self.best.best_model_path or None,

@@ -220,17 +220,19 @@ class ReplayDataModule(L.LightningDataModule):
         if self.actors.num_actors > 0:
             return self._start_actors(dataset, module)
         envs = make_envs(self.env, self.actors.envs_per_actor, training=True)
-        source = SynchronousSource(dataset.replay, dataset.limiter, envs)
-        source.actor = Actor(
-            envs,
-            NetworkPolicy(module.online, module.device),
-            self.exploration,
-            source,
-            self._slot(),
-            reward_clip=self.env.reward_clip,
-            env_steps_offset=dataset.env_steps_offset * self._trainer().world_size,
+        return SynchronousSource(
+            dataset.replay,
+            dataset.limiter,
+            lambda source: Actor(
+                envs,
+                NetworkPolicy(module.online, module.device),
+                self.exploration,
+                source,
+                self._slot(),
+                reward_clip=self.env.reward_clip,
+                env_steps_offset=dataset.env_steps_offset * self._trainer().world_size,
+            ),
         )
-        return source
 
     def _start_actors(self, dataset: ReplayDataset, module: Any) -> Source:
         self.store = WeightStore(vector_size(module.online))
@@ -246,7 +248,10 @@ class ReplayDataModule(L.LightningDataModule):
             self._slot(),
             env_steps_offset=dataset.env_steps_offset * self._trainer().world_size,
         )
-        source = AsynchronousSource(dataset.replay, dataset.limiter, chunks, manager)
+        trainer = self._trainer()
+        source = AsynchronousSource(
+            dataset.replay, dataset.limiter, chunks, manager, lambda: trainer.global_step
+        )
         try:
             manager.start()
         except BaseException:

@@ -48,8 +48,7 @@ class ReplayDataset(IterableDataset[Batch]):
         self.replay = replay
         self.limiter = limiter
         self.batch_size = batch_size
-        self.learner_steps = 0
-        self.session_learner_steps = 0
+        self.batches = 0
         self.env_steps_offset = 0
         self.episodes_offset = 0
         self.first_incarnation = 0
@@ -97,9 +96,7 @@ class ReplayDataset(IterableDataset[Batch]):
         if self._pin_memory:
             batch = batch.pin_memory()
         self.limiter.record_sample(self.batch_size)
-        self.learner_steps += 1
-        self.session_learner_steps += 1
-        source.learner_steps = self.learner_steps
+        self.batches += 1
         self.sample_seconds += time.perf_counter() - started
         return batch
 
@@ -109,7 +106,6 @@ class ReplayDataset(IterableDataset[Batch]):
             raise RuntimeError("the dataset is closed; build a new datamodule to train again")
         if self.source is None:
             self.source = self._start_source(self)
-            self.source.learner_steps = self.learner_steps
         return self.source
 
     def close(self) -> None:
@@ -125,7 +121,7 @@ class ReplayDataset(IterableDataset[Batch]):
 
     def _can_sample(self) -> bool:
         return (
-            self.limiter.can_sample(self.batch_size)
+            self.limiter.can_sample()
             and self.limiter.seconds_until_next_step() <= 0
             and self.replay.can_sample()
         )
@@ -147,7 +143,6 @@ class ReplayDataset(IterableDataset[Batch]):
         restarts = self.source.actor_restarts if self.source else 0
         return {
             "episodes": self.episodes,
-            "learner_steps": self.learner_steps,
             "next_incarnation": self.first_incarnation + restarts + 1,
             "replay": self.replay.state_dict(),
         }
@@ -159,7 +154,6 @@ class ReplayDataset(IterableDataset[Batch]):
         updates follows.
         """
         self.episodes_offset = state["episodes"]
-        self.learner_steps = state["learner_steps"]
         self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
         generator = _of_rank(self._rank, state["replay"]["generator"])
         self.replay.load_state_dict({**state["replay"], "generator": generator})

@@ -6,6 +6,7 @@ import queue
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy as np
 from lrl.actors.actor import Actor, rows_without_action
 from lrl.actors.handle import ActorStatistics
 from lrl.actors.manager import ActorManager
-from lrl.envs import StreamEnvs
 from lrl.replay import RateLimiter, ReplayBuffer
 from lrl.transport import ChunkQueue
 from lrl.types import RowKind, Rows
@@ -65,7 +65,7 @@ class Source(ABC):
         self.replay = replay
         self.limiter = limiter
         self.rollout = Rollout()
-        self.learner_steps = 0
+        self._closed = False
 
     @abstractmethod
     def take_waiting(self) -> None:
@@ -88,7 +88,8 @@ class Source(ABC):
         before = self.replay.env_steps_inserted
         self.replay.append(rows)
         self.rows_received += len(rows)
-        self.limiter.record_insert(self.replay.env_steps_inserted - before)
+        if not self._closed:  # the last rows of a run, which nothing is learnt from
+            self.limiter.record_insert(self.replay.env_steps_inserted - before)
 
     def _may_insert(self) -> bool:
         # A limiter that is satisfied with too few rows for one complete window must not starve it.
@@ -96,12 +97,22 @@ class Source(ABC):
 
 
 class SynchronousSource(Source):
-    """One actor in the learner's own process: `wait` steps its environments once."""
+    """One actor in the learner's own process: `wait` steps its environments once.
 
-    def __init__(self, replay: ReplayBuffer, limiter: RateLimiter, envs: StreamEnvs) -> None:
+    Args:
+        replay: Receives the rows.
+        limiter: Told of every environment step, and asked whether more may come.
+        make_actor: Builds the actor, with this source as its sink.
+    """
+
+    def __init__(
+        self,
+        replay: ReplayBuffer,
+        limiter: RateLimiter,
+        make_actor: Callable[[SynchronousSource], Actor],
+    ) -> None:
         super().__init__(replay, limiter)
-        self.envs = envs
-        self.actor: Actor | None = None
+        self.actor = make_actor(self)
         self._started = time.monotonic()
         self._ended: float | None = None
 
@@ -114,24 +125,31 @@ class SynchronousSource(Source):
 
     def wait(self, timeout: float) -> None:
         """Step every environment once."""
-        assert self.actor is not None, "the datamodule gives the source its actor"
         self.actor.step()
 
     def close(self) -> None:
         """Close the environments."""
         self._ended = self._ended or time.monotonic()
-        self.envs.close()
+        self.actor.envs.close()
 
     def statistics(self) -> list[ActorStatistics]:
         """Return the one actor's statistics."""
-        env_steps = self.actor.env_steps if self.actor else 0
-        frames = env_steps * self.envs.spec.frame_skip
+        env_steps = self.actor.env_steps
+        frames = env_steps * self.actor.envs.spec.frame_skip
         seconds = (self._ended or time.monotonic()) - self._started
         return [ActorStatistics(0, env_steps, frames, self.rollout.episodes, seconds, 0.0, 0)]
 
 
 class AsynchronousSource(Source):
-    """Actors in the background: `wait` blocks for the next chunk of any of them."""
+    """Actors in the background: `wait` blocks for the next chunk of any of them.
+
+    Args:
+        replay: Receives the rows.
+        limiter: Told of every environment step, and asked whether more may come.
+        chunks: What the actors send.
+        manager: The actors.
+        learner_steps: Returns the learner steps made so far, in which policy lag is measured.
+    """
 
     def __init__(
         self,
@@ -139,11 +157,12 @@ class AsynchronousSource(Source):
         limiter: RateLimiter,
         chunks: ChunkQueue,
         manager: ActorManager,
+        learner_steps: Callable[[], int],
     ) -> None:
         super().__init__(replay, limiter)
         self.chunks = chunks
         self.manager = manager
-        self._closed = False
+        self.learner_steps = learner_steps
 
     @property
     def actor_restarts(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -206,7 +225,7 @@ class AsynchronousSource(Source):
             frames = np.zeros((len(streams), *chunk.rows.frame.shape[1:]), chunk.rows.frame.dtype)
             self.replay.append(rows_without_action(RowKind.GAP, streams, frames))
         self.put(chunk.rows)
-        self.rollout.add_lag(chunk.rows, self.learner_steps)
+        self.rollout.add_lag(chunk.rows, self.learner_steps())
         self.chunks.release(chunk)
         for episode_return, length in zip(chunk.episode_return, chunk.episode_length, strict=True):
             self.rollout.add_episode(float(episode_return), int(length))

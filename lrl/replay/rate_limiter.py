@@ -112,22 +112,13 @@ class RateLimiter:
                 f"keeps only {capacity} rows: set it to at most replay.capacity"
             )
 
-    def can_sample(self, batch_size: int | None = None) -> bool:
-        """Tell whether a batch is earned; by default one of the size given at construction.
-
-        Raises:
-            ValueError: The batch is larger than that, for which the error buffer was not made.
-        """
-        samples = self._batch_size if batch_size is None else batch_size
-        if samples > self._batch_size:
-            raise ValueError(
-                f"batch_size is {samples}, but this limiter was made for {self._batch_size}"
-            )
+    def can_sample(self) -> bool:
+        """Tell whether a batch is earned."""
         if self._warm_up_left:
             return False
         if self._config.samples_per_insert is None:
             return True
-        return self._earned() >= samples
+        return self._earned() >= self._batch_size
 
     def can_insert(self) -> bool:
         """Tell whether one more insert stays within the error buffer."""
@@ -160,10 +151,6 @@ class RateLimiter:
         if self._config.max_learner_steps_per_second is None:
             return 0.0
         return max(0.0, self._next_step_seconds - self._clock())
-
-    def restart_warm_up(self) -> None:
-        """Ask for `min_size_env_steps` more steps first: the replay is empty after a resume."""
-        self._warm_up_left = self._config.min_size_env_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, as integers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -137,9 +138,11 @@ def test_accumulated_batches_count_as_one_learner_step(tmp_path, scores, saves, 
     ).fit()
     assert saves == {"best": best, "last": [3, 6, 8]}
     assert run.data.dataset is not None
-    assert run.data.dataset.learner_steps == 24
+    assert run.data.dataset.batches == 24
     logged = [int(row["step"]) for row in run.metrics() if "train/loss" in row]
     assert logged == [5]
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["learner_steps_per_second"] == pytest.approx(8 / summary["seconds"])
 
 
 def test_no_evaluation_and_no_saving_by_interval_zero(tmp_path, monkeypatch):

@@ -125,8 +125,8 @@ def test_a_resumed_run_goes_on_where_the_first_one_ended(tmp_path, first, num_ac
     assert first.data.dataset is not None
     assert run.data.dataset is not None
     before, after = first.data.dataset, run.data.dataset
-    assert run.trainer.global_step == after.learner_steps == 260
-    assert after.session_learner_steps == 60
+    assert run.trainer.global_step == 260
+    assert after.batches == 60
     assert seen["updates"] == 200
     assert torch.equal(seen["moment"], saved["optimizer_states"][0]["state"][0]["exp_avg"])
     for name, tensor in saved["state_dict"].items():

@@ -86,7 +86,7 @@ def test_actors_start_at_the_first_batch_and_every_epoch_goes_on_with_the_same_s
     assert iter(dataset) is dataset
     next(dataset)
     assert dataset.source is source
-    assert dataset.learner_steps == 2
+    assert dataset.batches == 2
 
 
 def test_works_in_a_plain_dataloader():
@@ -94,7 +94,7 @@ def test_works_in_a_plain_dataloader():
     for batch in itertools.islice(DataLoader(dataset, batch_size=None, num_workers=0), 3):
         assert isinstance(batch, Batch)
         assert batch.observation.shape == (4, 1)
-    assert dataset.learner_steps == 3
+    assert dataset.batches == 3
 
 
 def test_refuses_the_workers_of_a_dataloader(monkeypatch):
@@ -154,7 +154,7 @@ def asynchronous(check: Any = lambda: None, **manager: Any) -> ReplayDataset:
         replay,
         limiter,
         2,
-        start_source=lambda _: AsynchronousSource(replay, limiter, ChunkQueue(), stub),
+        start_source=lambda _: AsynchronousSource(replay, limiter, ChunkQueue(), stub, lambda: 0),
         check=check,
     )
     dataset.start()
@@ -228,6 +228,34 @@ def test_lag_counts_learner_steps_since_the_policy_of_each_row():
     assert source.rollout.take_lag_mean() == 0.0
 
 
+def test_lag_counts_learner_steps_and_not_batches():
+    dataset = asynchronous()
+    source = dataset.source
+    assert isinstance(source, AsynchronousSource)
+    chunk = SimpleNamespace(
+        actor=0, after_gap=False, rows=steps(5), episode_return=[], episode_length=[]
+    )
+    source.chunks = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
+        get=lambda timeout: chunk, release=lambda chunk: None
+    )
+    source.learner_steps = lambda: 7  # under gradient accumulation, fewer than batches
+    source.wait(0.0)
+    assert source.rollout.take_lag_mean() == 7.0
+
+
+def test_rows_drained_at_the_end_count_as_received_but_not_in_the_ratio():
+    dataset = make_dataset()
+    next(dataset)
+    ratio = dataset.limiter.samples_per_insert
+    source = source_of(dataset)
+    dataset.close()
+    source._closed = True
+    received = source.rows_received
+    source.put(steps(10))
+    assert source.rows_received == received + 10
+    assert dataset.limiter.samples_per_insert == ratio
+
+
 def test_close_is_idempotent_and_final():
     dataset = make_dataset()
     next(dataset)
@@ -252,14 +280,11 @@ def test_state_is_plain_and_a_resumed_stream_counts_on(tmp_path):
     state = torch.load(tmp_path / "state", weights_only=True)
     resumed = make_dataset()
     resumed.load_state_dict(state)
-    assert (resumed.learner_steps, resumed.episodes) == (7, 1)
+    assert resumed.episodes == 1
     assert resumed.env_steps == resumed.env_steps_offset == dataset.env_steps
-    assert resumed.session_learner_steps == 0
     next(resumed)
-    assert resumed.learner_steps == 8
     # The replay is empty after a resume, so it is warmed up again.
     assert resumed.env_steps == dataset.env_steps + 12
-    assert source_of(resumed).learner_steps == 8
     assert resumed.state_dict()["replay"]["env_steps_inserted"] == resumed.env_steps
 
 

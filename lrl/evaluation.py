@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lrl.actors.exploration import greedy_actions, random_actions
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import EnvConfig, make_envs
 from lrl.interrupt import interrupt
@@ -117,7 +118,8 @@ def _run_group(
         observation = envs.reset(seeds)
         while running.any() and lengths.max() < max_steps:
             check()
-            step = envs.step(_choose(q_function(observation), epsilon, generators))
+            q = q_function(observation)
+            step = envs.step(_choose(q, epsilon, generators, envs.action_mask))
             returns += np.where(running, step.reward, 0.0)
             lengths += running
             running &= ~(step.terminated | step.truncated)
@@ -128,12 +130,16 @@ def _run_group(
 
 
 def _choose(
-    q: npt.NDArray[np.float32], epsilon: float, generators: Sequence[np.random.Generator]
-) -> npt.NDArray[np.int64]:
+    q: npt.NDArray[np.float32],
+    epsilon: float,
+    generators: Sequence[np.random.Generator],
+    mask: npt.NDArray[np.bool_] | None,
+) -> npt.NDArray[np.int32]:
     """Return epsilon-greedy actions; each episode draws from a generator of its own."""
-    actions = q.argmax(axis=1)
+    actions = greedy_actions(q, mask)
     if epsilon > 0.0:
         for index, rng in enumerate(generators):
             if rng.random() < epsilon:
-                actions[index] = rng.integers(q.shape[1])
+                allowed = None if mask is None else mask[index : index + 1]
+                actions[index] = random_actions(1, q.shape[1], rng, allowed)[0]
     return actions

@@ -43,8 +43,11 @@ class Linear(Schedule):
     """
 
     start: float
+    """Value at step 0."""
     end: float
+    """Value from step `duration` on."""
     duration: int
+    """Steps from `start` to `end`."""
 
     def __post_init__(self) -> None:
         """Refuse a duration without a slope."""
@@ -56,3 +59,48 @@ class Linear(Schedule):
         if step >= self.duration:
             return self.end
         return self.start + (self.end - self.start) * max(step, 0) / self.duration
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """A geometric course from `start` to `end` over `duration` steps, `end` afterwards.
+
+    Each step multiplies the distance to `limit` by the same factor. With `limit` 0 that is the
+    value itself; for a discount take 1, so that the horizon 1 / (1 - gamma) grows evenly.
+
+    Reference: Schwarzer et al. 2023, "Bigger, Better, Faster", https://arxiv.org/abs/2305.19452,
+    section 3, for annealing n-step and discount.
+
+    Example:
+        >>> n_step, gamma = Exponential(10.0, 2.5, 100), Exponential(0.96, 0.99, 100, limit=1.0)
+        >>> [(n_step(step), round(gamma(step), 3)) for step in (0, 50, 100, 1000)]
+        [(10.0, 0.96), (5.0, 0.98), (2.5, 0.99), (2.5, 0.99)]
+    """
+
+    start: float
+    """Value at step 0."""
+    end: float
+    """Value from step `duration` on."""
+    duration: int
+    """Steps from `start` to `end`."""
+    limit: float = 0.0
+    """Value that the schedule would approach without end; 1 for a discount."""
+
+    def __post_init__(self) -> None:
+        """Refuse a duration without a slope, and ends between which the limit lies."""
+        if self.duration < 1:
+            raise ConfigError(f"duration must be at least 1 step, got {self.duration}")
+        if not (self.start - self.limit) * (self.end - self.limit) > 0:
+            raise ConfigError(
+                f"start {self.start} and end {self.end} must both be above or both be below limit "
+                f"{self.limit}, which an exponential schedule never reaches"
+            )
+
+    def __call__(self, step: int) -> float:
+        """Return the value at a step."""
+        if step <= 0:
+            return self.start
+        if step >= self.duration:
+            return self.end
+        distance, last = self.start - self.limit, self.end - self.limit
+        return self.limit + distance * (last / distance) ** (step / self.duration)

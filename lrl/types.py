@@ -5,7 +5,7 @@ This module is numpy-only, because actors that ask a central inference server ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 from typing import TYPE_CHECKING
@@ -42,11 +42,13 @@ class EnvSpec:
 
     Attributes:
         observation_shape: Shape of one observation as the network takes it, without the batch.
-        observation_dtype: `"uint8"` (networks divide by 255) or `"float32"`.
+        observation_dtype: `"uint8"` (networks divide by 255), `"float32"`, or `"bool"` (a byte in
+            transport and replay, 0.0 and 1.0 in networks).
         num_actions: Number of discrete actions, numbered from 0.
         frame_stack: Number of frames in an observation along its first axis, newest last;
             1 means that an observation is one frame.
         frame_skip: Emulator frames per environment step (1 where there is no such notion).
+        action_masks: Whether the environment says which actions are allowed.
     """
 
     observation_shape: tuple[int, ...]
@@ -54,6 +56,7 @@ class EnvSpec:
     num_actions: int
     frame_stack: int = 1
     frame_skip: int = 1
+    action_masks: bool = False
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
@@ -82,6 +85,7 @@ class Rows:
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
     policy_version: npt.NDArray[np.int64]
+    action_mask: npt.NDArray[np.bool_] | None = None  # [rows, actions]; None allows all
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -89,7 +93,8 @@ class Rows:
 
     def __getitem__(self, index: slice) -> Rows:
         """Return the rows of a slice, as views."""
-        return Rows(*(getattr(self, field.name)[index] for field in fields(self)))
+        columns = vars(self).items()
+        return Rows(**{name: column[index] for name, column in columns if column is not None})
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Batch:
     next_observation: torch.Tensor  # [batch, *observation_shape], where the value is bootstrapped
     weights: torch.Tensor  # float32 [batch], importance weights (1 with uniform sampling)
     keys: torch.Tensor  # int64 [batch, 2]: stream and row number, for priorities
+    action_mask: torch.Tensor | None = None  # bool [batch, actions], True where allowed
+    next_action_mask: torch.Tensor | None = None  # the same in `next_observation`; None allows all
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Return the batch on a device (Lightning calls this to move batches)."""
@@ -117,4 +124,5 @@ class Batch:
         return self._map(lambda tensor: tensor.pin_memory())
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        return Batch(*(function(getattr(self, field.name)) for field in fields(self)))
+        parts = vars(self).items()
+        return Batch(**{name: function(part) for name, part in parts if part is not None})

@@ -1,11 +1,12 @@
+import itertools
 import math
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lrl.schedules import Constant, Linear
+from lrl.schedules import Constant, Exponential, Linear
 from lrl.types import ConfigError
 
 values = st.floats(-10.0, 10.0)
@@ -44,9 +45,46 @@ def test_a_duration_of_one_step():
 
 
 @pytest.mark.parametrize("duration", [0, -5])
-def test_linear_without_a_slope(duration: int):
+@pytest.mark.parametrize("schedule", [Linear, Exponential])
+def test_a_schedule_without_a_slope(schedule, duration: int):
     with pytest.raises(ConfigError, match=f"duration must be at least 1 step, got {duration}"):
-        Linear(1.0, 0.0, duration)
+        schedule(1.0, 0.5, duration)
+
+
+def test_exponential_by_hand():
+    schedule = Exponential(start=1.0, end=16.0, duration=4)
+    assert [schedule(step) for step in (-1, 0, 1, 2, 3, 4, 5, 2**62)] == pytest.approx(
+        [1.0, 1.0, 2.0, 4.0, 8.0, 16.0, 16.0, 16.0]
+    )
+
+
+def test_a_discount_approaches_1_by_equal_factors():
+    """As in BBF: log(1 - gamma) is a straight line."""
+    gamma = Exponential(0.97, 0.997, 10_000, limit=1.0)
+    lines = [math.log(1 - gamma(step)) for step in range(0, 10_001, 1000)]
+    slopes = [after - before for before, after in itertools.pairwise(lines)]
+    assert slopes == pytest.approx([math.log(0.1) / 10] * 10)
+    assert (gamma(0), gamma(10_000)) == (0.97, 0.997)
+
+
+@given(values, values, values, durations, steps, steps)
+def test_exponential_is_monotone_between_its_ends(
+    start: float, end: float, limit: float, duration: int, step: int, other: int
+):
+    assume((start - limit) * (end - limit) > 0)
+    schedule = Exponential(start, end, duration, limit)
+    assert schedule(0) == start
+    assert schedule(duration) == schedule(duration + step) == end
+    early, late = schedule(min(step, other)), schedule(max(step, other))
+    slack = 1e-12
+    assert (late - early) * (end - start) >= -slack
+    assert min(start, end) - slack <= early <= max(start, end) + slack
+
+
+@pytest.mark.parametrize(("start", "end", "limit"), [(1, 0, 0), (0, 1, 0), (0.9, 1, 1), (-1, 2, 0)])
+def test_an_exponential_schedule_never_reaches_its_limit(start, end, limit):
+    with pytest.raises(ConfigError, match=f"start {start} and end {end} must both be .* limit"):
+        Exponential(start, end, 10, limit)
 
 
 @given(values, steps)
@@ -55,7 +93,7 @@ def test_constant(value: float, step: int):
 
 
 def test_schedules_travel_to_actors():
-    for schedule in (Constant(0.3), Linear(1.0, 0.1, 7)):
+    for schedule in (Constant(0.3), Linear(1.0, 0.1, 7), Exponential(0.9, 0.99, 7, 1.0)):
         copy = pickle.loads(pickle.dumps(schedule))
         assert copy == schedule
         assert math.isclose(copy(3), schedule(3))

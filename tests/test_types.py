@@ -21,6 +21,10 @@ def test_without_a_stack_the_frame_is_the_observation():
     assert spec.frame_bytes == 4 * 84 * 4
 
 
+def test_a_boolean_takes_a_byte():
+    assert EnvSpec((4, 10, 10), "bool", 6).frame_bytes == 400
+
+
 def test_a_stack_of_numbers_has_scalar_frames():
     spec = EnvSpec((3,), "float32", 2, frame_stack=3)
     assert spec.frame_shape == ()
@@ -52,6 +56,7 @@ def numbered_rows(count: int) -> Rows:
         terminated=number % 2 == 0,
         truncated=number % 2 == 1,
         policy_version=number + 50,
+        action_mask=number[:, None] % 3 != np.arange(3),
     )
 
 
@@ -64,10 +69,16 @@ def test_a_slice_of_rows_cuts_every_column_without_copying():
         cut = getattr(part, name)
         np.testing.assert_array_equal(cut, column[1:3], err_msg=name)
         assert np.shares_memory(cut, column), name
+    assert dataclasses.replace(rows, action_mask=None)[1:3].action_mask is None
+
+
+def masked_batch() -> Batch:
+    mask = torch.tensor([[True, False], [True, True]]).repeat(4, 1)
+    return dataclasses.replace(random_batch(8), action_mask=mask, next_action_mask=~mask)
 
 
 def test_a_batch_moves_as_a_whole():
-    batch = random_batch()
+    batch = masked_batch()
     moved = batch.to("meta")
     assert isinstance(moved, Batch)
     for name, tensor in vars(moved).items():
@@ -75,12 +86,15 @@ def test_a_batch_moves_as_a_whole():
         assert tensor.shape == getattr(batch, name).shape, name
     for name, tensor in vars(batch.to(torch.device("cpu"), non_blocking=True)).items():
         assert torch.equal(tensor, getattr(batch, name)), name
+    without = random_batch().to("meta")
+    assert without.action_mask is None
+    assert without.next_action_mask is None
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_pinned_batch_is_equal():
-    batch = random_batch()
+    batch = masked_batch()
     for name, tensor in vars(batch.pin_memory()).items():
         assert tensor.is_pinned(), name
         assert torch.equal(tensor, getattr(batch, name)), name

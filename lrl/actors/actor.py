@@ -70,6 +70,7 @@ class Actor:
         self.rng = slot.generator()
         self._streams = slot.streams
         self._environments = slot.environments
+        self._total_environments = slot.total_environments
         self._return = np.zeros(envs.num_envs)
         self._length = np.zeros(envs.num_envs, dtype=np.int64)
         self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
@@ -93,8 +94,11 @@ class Actor:
             self.begin()
         observation = self._observation
         assert observation is not None
+        mask = self.envs.action_mask
         q, self.policy_version = self.policy(observation)
-        action = self.exploration.select(q, self.epsilons(), self.rng)
+        action = self.exploration.select(
+            q, self.run_env_steps, self._environments, self._total_environments, self.rng, mask
+        )
         step = self.envs.step(action)
         acted = ~self._ended
         reward = step.reward if self.reward_clip is None else self._clip(step.reward)
@@ -108,6 +112,7 @@ class Actor:
                 terminated=step.terminated | step.life_lost,
                 truncated=step.truncated,
                 policy_version=np.full(len(action), self.policy_version, dtype=np.int64),
+                action_mask=mask,
             )
         )
         was_reset = self._ended
@@ -120,16 +125,14 @@ class Actor:
         self.env_steps += made
         return made
 
-    def epsilons(self) -> npt.NDArray[np.float64]:
-        """Return the current epsilon of each environment.
+    @property
+    def run_env_steps(self) -> int:
+        """Environment steps of the whole run so far.
 
         An actor counts its own steps and takes all others to be as fast as itself.
         """
-        others = self.slot.total_environments // self.envs.num_envs
-        env_steps = self.env_steps_offset + self.env_steps * others
-        return self.exploration.epsilons(
-            env_steps, self._environments, self.slot.total_environments
-        )
+        actors = self._total_environments // self.envs.num_envs
+        return self.env_steps_offset + self.env_steps * actors
 
     def _clip(self, reward: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         assert self.reward_clip is not None

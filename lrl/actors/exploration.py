@@ -1,6 +1,7 @@
 """Exploration: from action values to the actions an actor takes.
 
-Numpy only. Every environment draws its own decision from the actor's generator.
+Numpy only. Every environment draws its own decision from the actor's generator, and `select` is
+the one place where actors honour action masks.
 """
 
 from __future__ import annotations
@@ -16,36 +17,60 @@ from lrl.types import ConfigError
 
 
 class Exploration(ABC):
-    """Choose actions; the part that differs between epsilon-greedy variants is `epsilons`."""
+    """Choose actions."""
 
     @abstractmethod
-    def epsilons(
-        self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
-    ) -> npt.NDArray[np.float64]:
-        """Return the probability of a random action for each environment.
-
-        Args:
-            env_steps: Environment steps of the whole run so far, as the actor estimates them.
-            environments: Indices of the environments among those of all actors and ranks.
-            total_environments: Number of environments of all actors and ranks.
-        """
-
     def select(
         self,
         q: npt.NDArray[np.float32],
-        epsilons: npt.NDArray[np.float64],
+        env_steps: int,
+        environments: npt.NDArray[np.int64],
+        total_environments: int,
         rng: np.random.Generator,
+        mask: npt.NDArray[np.bool_] | None = None,
     ) -> npt.NDArray[np.int32]:
-        """Return the greedy action, or with probability epsilon a uniformly random one.
+        """Return the action of each environment, never a forbidden one.
 
         Args:
             q: Action values `[environments, actions]`.
-            epsilons: Probability of a random action for each environment.
+            env_steps: Environment steps of the whole run so far, as the actor estimates them.
+            environments: Indices of the environments among those of all actors and ranks.
+            total_environments: Number of environments of all actors and ranks.
             rng: The actor's generator.
+            mask: Allowed actions `[environments, actions]`, at least one for each environment;
+                None allows all.
         """
-        actions = q.argmax(axis=1).astype(np.int32)
-        explore = rng.random(len(q)) < epsilons
-        return np.where(explore, rng.integers(q.shape[1], size=len(q), dtype=np.int32), actions)
+
+    def epsilons(
+        self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a uniformly random action for each environment; see `select`.
+
+        It is what `train/epsilon` shows: 0 where exploration is of another kind.
+        """
+        return np.zeros(len(environments))
+
+
+def greedy_actions(
+    q: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.int32]:
+    """Return the best allowed action of each row, the first one if they tie.
+
+    Example:
+        >>> greedy_actions(np.array([[1.0, 9.0, 2.0]]), np.array([[True, False, True]]))
+        array([2], dtype=int32)
+    """
+    values = q if mask is None else np.where(mask, q, -np.inf)
+    return values.argmax(axis=1).astype(np.int32)
+
+
+def random_actions(
+    count: int, num_actions: int, rng: np.random.Generator, mask: npt.NDArray[np.bool_] | None
+) -> npt.NDArray[np.int32]:
+    """Return uniformly random allowed actions `[count]`."""
+    if mask is None:
+        return rng.integers(num_actions, size=count, dtype=np.int32)
+    return greedy_actions(rng.random((count, num_actions)), mask)
 
 
 def _check_probability(name: str, value: float) -> None:
@@ -53,8 +78,132 @@ def _check_probability(name: str, value: float) -> None:
         raise ConfigError(f"exploration.{name} must be between 0 and 1, got {value}")
 
 
+def _ends(schedule: Schedule) -> tuple[tuple[str, float], ...]:
+    """Name the values between which a schedule moves."""
+    return (" (its start)", schedule(0)), (" (its end)", schedule(2**62))
+
+
 @dataclass(frozen=True)
-class EpsilonGreedy(Exploration):
+class Greedy(Exploration):
+    """Always the best action: for networks whose noisy layers explore by themselves."""
+
+    def select(
+        self,
+        q: npt.NDArray[np.float32],
+        env_steps: int,
+        environments: npt.NDArray[np.int64],
+        total_environments: int,
+        rng: np.random.Generator,
+        mask: npt.NDArray[np.bool_] | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """Return the best allowed actions."""
+        return greedy_actions(q, mask)
+
+
+@dataclass(frozen=True)
+class Boltzmann(Exploration):
+    """Draw actions from softmax(q / temperature)."""
+
+    temperature: Schedule
+    """Temperature as a function of the environment steps of the whole run, in units of the action
+    values: differences far below it count for nothing, differences far above it decide alone."""
+
+    def __post_init__(self) -> None:
+        """Refuse temperatures that are not above 0."""
+        for end, value in _ends(self.temperature):
+            if not 0.0 < value < float("inf"):
+                raise ConfigError(f"exploration.temperature{end} must be above 0, got {value}")
+
+    def select(
+        self,
+        q: npt.NDArray[np.float32],
+        env_steps: int,
+        environments: npt.NDArray[np.int64],
+        total_environments: int,
+        rng: np.random.Generator,
+        mask: npt.NDArray[np.bool_] | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """Return softmax samples among the allowed actions; see `Exploration.select`."""
+        # The largest of q / temperature + Gumbel noise is a sample of the softmax. Multiplied by
+        # the temperature, nothing can overflow.
+        noise = rng.gumbel(size=q.shape)
+        return greedy_actions(q + self.temperature(env_steps) * noise, mask)
+
+
+@dataclass(frozen=True)
+class Mixture(Exploration):
+    """Each environment decides at every step by which of two explorations it acts.
+
+    With a schedule this moves from one to the other; mixtures may be nested.
+    """
+
+    first: Exploration
+    """Acts where `second` does not."""
+    second: Exploration
+    """Acts with probability `share`."""
+    share: Schedule
+    """Probability of `second` as a function of the environment steps of the whole run."""
+
+    def __post_init__(self) -> None:
+        """Refuse shares that are no probabilities."""
+        for end, value in _ends(self.share):
+            _check_probability(f"share{end}", value)
+
+    def select(
+        self,
+        q: npt.NDArray[np.float32],
+        env_steps: int,
+        environments: npt.NDArray[np.int64],
+        total_environments: int,
+        rng: np.random.Generator,
+        mask: npt.NDArray[np.bool_] | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """Return what one of the two selects, decided for each environment on its own."""
+        first, second = (
+            part.select(q, env_steps, environments, total_environments, rng, mask)
+            for part in (self.first, self.second)
+        )
+        return np.where(rng.random(len(q)) < self.share(env_steps), second, first)
+
+    def epsilons(
+        self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
+    ) -> npt.NDArray[np.float64]:
+        """Return the mean of both, weighted by the share."""
+        first, second = (
+            part.epsilons(env_steps, environments, total_environments)
+            for part in (self.first, self.second)
+        )
+        share = self.share(env_steps)
+        return (1.0 - share) * first + share * second
+
+
+class EpsilonExploration(Exploration):
+    """The best action, or with probability epsilon a random one; subclasses say which epsilon."""
+
+    @abstractmethod
+    def epsilons(
+        self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a random action for each environment; see `select`."""
+
+    def select(
+        self,
+        q: npt.NDArray[np.float32],
+        env_steps: int,
+        environments: npt.NDArray[np.int64],
+        total_environments: int,
+        rng: np.random.Generator,
+        mask: npt.NDArray[np.bool_] | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """Return greedy and uniformly random actions; see `Exploration.select`."""
+        epsilons = self.epsilons(env_steps, environments, total_environments)
+        explore = rng.random(len(q)) < epsilons
+        at_random = random_actions(len(q), q.shape[1], rng, mask)
+        return np.where(explore, at_random, greedy_actions(q, mask))
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(EpsilonExploration):
     """The same epsilon in every environment, following a schedule of environment steps."""
 
     schedule: Schedule = field(default_factory=lambda: Linear(1.0, 0.05, 10_000))
@@ -62,8 +211,8 @@ class EpsilonGreedy(Exploration):
 
     def __post_init__(self) -> None:
         """Refuse values that are no probabilities."""
-        _check_probability("schedule (its start)", self.schedule(0))
-        _check_probability("schedule (its end)", self.schedule(2**62))
+        for end, value in _ends(self.schedule):
+            _check_probability(f"schedule{end}", value)
 
     def epsilons(
         self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
@@ -73,7 +222,7 @@ class EpsilonGreedy(Exploration):
 
 
 @dataclass(frozen=True)
-class EpsilonSpread(Exploration):
+class EpsilonSpread(EpsilonExploration):
     """Constant epsilons spread evenly from `minimum` to `maximum` over the environments.
 
     A single environment gets `maximum`, so that it explores.
@@ -100,7 +249,7 @@ class EpsilonSpread(Exploration):
 
 
 @dataclass(frozen=True)
-class EpsilonLadder(Exploration):
+class EpsilonLadder(EpsilonExploration):
     """The ladder of Ape-X: epsilon_i = base ** (1 + alpha * i / (N - 1)).
 
     Reference: Horgan et al. 2018, https://arxiv.org/abs/1803.00933, section 4.1. A single

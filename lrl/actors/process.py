@@ -25,8 +25,8 @@ _TRACEBACK_CHARACTERS = 6000  # fits into a pipe that nobody reads before this p
 class PolicyFactory(Protocol):
     """Builds the behaviour policy inside the actor process."""
 
-    def build(self) -> BehaviourPolicy:
-        """Build it, with the current weights."""
+    def build(self, seed: int) -> BehaviourPolicy:
+        """Build it, with the current weights; it draws random numbers from that seed."""
         ...
 
 
@@ -61,7 +61,7 @@ def _act(plan: ActorPlan, writer: ChunkWriter) -> None:
     try:
         actor = Actor(
             envs,
-            plan.policy.build(),
+            plan.policy.build(plan.slot.policy_seed()),
             plan.exploration,
             writer,
             plan.slot,

@@ -66,5 +66,13 @@ class ActorSlot:
 
     def generator(self) -> np.random.Generator:
         """Return the generator of this actor's exploration."""
+        return np.random.default_rng(self._seed_sequence())
+
+    def policy_seed(self) -> int:
+        """Return the seed of what this actor's policy draws by itself, such as noise."""
+        (child,) = self._seed_sequence().spawn(1)
+        return int(child.generate_state(1, np.uint64)[0])
+
+    def _seed_sequence(self) -> np.random.SeedSequence:
         place = (self.rank, self.actor, self.incarnation)
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
+        return np.random.SeedSequence(self.seed, spawn_key=place)

@@ -1,7 +1,9 @@
 """Benchmark of the replay buffer: rows appended and batches sampled a second, bytes a step.
 
 Run `python -m lrl.benchmark.replay`; `--json PATH` also writes the figures. Timings are medians
-over repetitions, on Atari frames (84x84 uint8, stack of 4) of 8 interleaved streams.
+over repetitions, on Atari frames (84x84 uint8, stack of 4) of 8 interleaved streams. Uniform and
+prioritised sampling are timed in turns; the latter includes updating the batch's priorities.
+`--rows 1000000 --frame_side 8` compares them at full size where memory is scarce.
 """
 
 from __future__ import annotations
@@ -11,36 +13,38 @@ import json
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
 
-from lrl.replay import ReplayBuffer
+from lrl.replay import PrioritizedSampler, ReplayBuffer, UniformSampler
 from lrl.types import EnvSpec, RowKind, Rows
 
 ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 NUM_STREAMS = 8
 CHUNK_ROWS = 64
+REPETITIONS = 7
 EPISODE_ROWS = 500
 """Rows of an episode with its prefix and boundary rows; roughly a short Atari episode."""
 
 
-def make_chunk(rng: np.random.Generator, first_row: int) -> Rows:
+def make_chunk(rng: np.random.Generator, first_row: int, spec: EnvSpec = ATARI) -> Rows:
     """Make a chunk of rows, one row per stream and vector step, as actors send them."""
     steps = CHUNK_ROWS // NUM_STREAMS
     # Streams are at different points of their episodes.
     phase = np.arange(NUM_STREAMS) * (EPISODE_ROWS // NUM_STREAMS)
     position = (first_row + np.arange(steps)[:, None] + phase).reshape(-1) % EPISODE_ROWS
     kind = np.full(CHUNK_ROWS, RowKind.STEP, np.uint8)
-    kind[position < ATARI.frame_stack - 1] = RowKind.PREFIX
+    kind[position < spec.frame_stack - 1] = RowKind.PREFIX
     kind[position == EPISODE_ROWS - 1] = RowKind.BOUNDARY
     return Rows(
         stream=np.tile(np.arange(NUM_STREAMS, dtype=np.int32), steps),
         kind=kind,
-        frame=rng.integers(0, 256, (CHUNK_ROWS, *ATARI.frame_shape), dtype=np.uint8),
-        action=rng.integers(0, ATARI.num_actions, CHUNK_ROWS, dtype=np.int32),
+        frame=rng.integers(0, 256, (CHUNK_ROWS, *spec.frame_shape), dtype=np.uint8),
+        action=rng.integers(0, spec.num_actions, CHUNK_ROWS, dtype=np.int32),
         reward=rng.standard_normal(CHUNK_ROWS, dtype=np.float32),
         terminated=position == EPISODE_ROWS - 2,
         truncated=np.zeros(CHUNK_ROWS, bool),
@@ -48,59 +52,94 @@ def make_chunk(rng: np.random.Generator, first_row: int) -> Rows:
     )
 
 
-def calls_per_second(call: Callable[[int], object], calls: int, repetitions: int = 7) -> float:
-    """Return the median rate of a call that takes its running number."""
-    rates = []
-    for repetition in range(repetitions):
-        start = time.perf_counter()
-        for number in range(calls):
-            call(repetition * calls + number)
-        rates.append(calls / (time.perf_counter() - start))
-    return median(rates)
+def seconds_per_call(call: Callable[[int], object], calls: int, first: int = 0) -> float:
+    """Return the mean time of a call that takes its running number."""
+    start = time.perf_counter()
+    for number in range(first, first + calls):
+        call(number)
+    return (time.perf_counter() - start) / calls
 
 
-def measure(rows: int, calls: int, device: str = "cpu") -> dict[str, float]:
-    """Fill a buffer of `rows` rows, overwrite some of it, and sample; return figures by name."""
-    buffer = ReplayBuffer(ATARI, rows, NUM_STREAMS, device=device)
+def compare(named: dict[str, Callable[[int], object]], calls: int) -> dict[str, list[float]]:
+    """Time several calls alternately, so that a machine's drift meets all of them alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in named}
+    for repetition in range(REPETITIONS):
+        for name, call in named.items():
+            seconds[name].append(seconds_per_call(call, calls, repetition * calls))
+    return seconds
+
+
+def sample_and_update(buffer: ReplayBuffer, batch_size: int) -> None:
+    """Draw a batch and give its rows priorities, where the buffer takes any."""
+    batch = buffer.sample(batch_size)
+    buffer.update_priorities(batch.keys, batch.reward.abs())
+
+
+def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -> dict[str, float]:
+    """Fill buffers of `rows` rows, overwrite some of them, and sample; return figures by name."""
+    samplers = {"uniform": UniformSampler(), "prioritized": PrioritizedSampler()}
+    buffers = {
+        name: ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler, device=device)
+        for name, sampler in samplers.items()
+    }
     rng = np.random.default_rng(0)
     # Two episodes: repeating these chunks continues each stream correctly.
     firsts = range(0, 2 * EPISODE_ROWS, CHUNK_ROWS // NUM_STREAMS)
-    chunks = [make_chunk(rng, first) for first in firsts]
-
-    def append(number: int) -> None:
-        buffer.append(chunks[number % len(chunks)])
-
-    figures: dict[str, float] = {}
+    chunks = [make_chunk(rng, first, spec) for first in firsts]
+    appends: dict[str, Callable[[int], object]] = {
+        name: lambda number, buffer=buffer: buffer.append(chunks[number % len(chunks)])
+        for name, buffer in buffers.items()
+    }
     fill_calls = rows // CHUNK_ROWS + 1
-    figures["append_fill_rows_per_second"] = CHUNK_ROWS * calls_per_second(append, fill_calls, 1)
-    figures["append_full_rows_per_second"] = CHUNK_ROWS * calls_per_second(append, calls)
+    seconds = {name: seconds_per_call(append, fill_calls) for name, append in appends.items()}
+    figures = {"append_fill_rows_per_second": CHUNK_ROWS / seconds["uniform"]}
+    for name, times in compare(appends, calls).items():
+        figures[f"{name}_append_full_rows_per_second"] = CHUNK_ROWS / median(times)
     for n_step in (1, 3):
-        buffer.n_step = n_step
+        for buffer in buffers.values():
+            buffer.n_step = n_step
         for batch_size in (32, 256):
-            # Fewer calls with large batches, so that every measurement takes about as long.
-            name = f"sample_n{n_step}_batch{batch_size}_per_second"
-            figures[name] = calls_per_second(
-                lambda _, size=batch_size: buffer.sample(size), max(1, calls * 32 // batch_size)
-            )
+            figures.update(_sampling(buffers, f"n{n_step}_batch{batch_size}", batch_size, calls))
+    buffer = buffers["uniform"]
     figures["bytes_per_row"] = buffer.nbytes / buffer.capacity
     figures["bytes_per_step"] = buffer.nbytes / len(buffer)
     return figures
 
 
+def _sampling(
+    buffers: dict[str, ReplayBuffer], name: str, batch_size: int, calls: int
+) -> dict[str, float]:
+    """Measure batches a second, and how much longer prioritised ones take with their update."""
+    samples: dict[str, Callable[[int], object]] = {
+        kind: lambda _, buffer=buffer: sample_and_update(buffer, batch_size)
+        for kind, buffer in buffers.items()
+    }
+    # Fewer calls with large batches, so that every measurement takes about as long.
+    seconds = compare(samples, max(1, calls * 32 // batch_size))
+    pairs = zip(seconds["prioritized"], seconds["uniform"], strict=True)
+    return {
+        **{f"{kind}_sample_{name}_per_second": 1 / median(s) for kind, s in seconds.items()},
+        f"prioritized_{name}_times_uniform": median(slow / fast for slow, fast in pairs),
+    }
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
     parser = argparse.ArgumentParser(prog="lrl.benchmark.replay", description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000, help="capacity of the buffer in rows")
+    parser.add_argument("--rows", type=int, default=100_000, help="capacity of a buffer in rows")
+    parser.add_argument("--frame_side", type=int, default=84, help="height and width of a frame")
     parser.add_argument("--calls", type=int, default=300, help="calls in one repetition")
     parser.add_argument("--device", default="cpu", help="where the rows are stored")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures here")
     options = parser.parse_args(arguments)
-    figures = measure(options.rows, options.calls, options.device)
+    spec = replace(ATARI, observation_shape=(4, options.frame_side, options.frame_side))
+    figures = measure(options.rows, options.calls, options.device, spec)
     for name, value in figures.items():
-        print(f"{name:32s} {value:12,.0f}")
+        print(f"{name:42s} {value:12,.{2 if value < 100 else 0}f}")
     if options.json is not None:
         settings = {
             "rows": options.rows,
+            "frame_side": options.frame_side,
             "calls": options.calls,
             "device": options.device,
             "torch": torch.__version__,

@@ -91,6 +91,7 @@ class Throughput(L.Callback):
             metrics["rollout/return_mean"] = mean(source.rollout.returns)
             metrics["rollout/length_mean"] = mean(source.rollout.lengths)
         metrics["replay/size"] = float(len(dataset.replay))
+        metrics.update(dataset.replay.metrics())
         metrics["transport/queue_fill"] = source.queue_fill
         metrics["sync/policy_version"] = float(
             self.weight_sync.policy_version if self.weight_sync else trainer.global_step

@@ -109,6 +109,9 @@ class EnvConfig:
     reward_clip: float | None = None
     """Training rewards are clipped to [-reward_clip, reward_clip]; evaluation and statistics are
     raw. Null trains on raw rewards; Mnih et al. 2015 use 1 for Atari."""
+    action_masks: bool = False
+    """The environment gives info["action_mask"] with every reset and step, 1 for allowed actions:
+    others are never taken, and no target counts on them (not for Atari)."""
     atari: AtariConfig = AtariConfig()
     """The Atari protocol, used by ids that start with ALE/ only."""
 
@@ -135,10 +138,11 @@ class EnvConfig:
 
     def _refuse_ignored_by_atari(self) -> None:
         for name, unset, instead in (
-            ("kwargs", {}, "the options of env.atari"),
-            ("wrappers", [], "the options of env.atari"),
-            ("frame_stack", 1, "env.atari.frame_stack"),
-            ("max_episode_steps", None, "env.atari.max_frames_per_episode"),
+            ("kwargs", {}, "use the options of env.atari"),
+            ("wrappers", [], "use the options of env.atari"),
+            ("frame_stack", 1, "use env.atari.frame_stack"),
+            ("max_episode_steps", None, "use env.atari.max_frames_per_episode"),
+            ("action_masks", False, "the games allow every action at any time"),
         ):
             value = getattr(self, name)
-            _require(value == unset, name, value, f"{unset!r} for {self.id}: use {instead}")
+            _require(value == unset, name, value, f"{unset!r} for {self.id}: {instead}")

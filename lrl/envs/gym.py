@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,9 +14,15 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from lrl.envs.vector import EnvStep, StreamEnvs
 from lrl.types import ConfigError, EnvSpec
 
+_KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
+
 
 def spec_from_spaces(
-    observation_space: Space, action_space: Space, name: str, frame_stack: int = 1
+    observation_space: Space,
+    action_space: Space,
+    name: str,
+    frame_stack: int = 1,
+    action_masks: bool = False,
 ) -> EnvSpec:
     """Describe an environment by its spaces; refuse spaces that lrl cannot handle."""
     if not isinstance(observation_space, Box) or observation_space.dtype.kind not in "fiub":
@@ -33,6 +40,7 @@ def spec_from_spaces(
         observation_dtype=_network_dtype(observation_space.dtype),
         num_actions=int(action_space.n),
         frame_stack=frame_stack,
+        action_masks=action_masks,
     )
 
 
@@ -41,8 +49,23 @@ def _first_action(action_space: Space) -> int:
 
 
 def _network_dtype(dtype: np.dtype) -> str:
-    # float32 holds integers exactly up to 2**24
-    return "uint8" if dtype == np.uint8 else "float32"
+    return _KEPT_DTYPES.get(dtype, "float32")  # which holds integers exactly up to 2**24
+
+
+def _read_mask(info: dict[str, Any], shape: tuple[int, ...], name: str) -> npt.NDArray[np.bool_]:
+    """Return `info["action_mask"]`, which must have that shape, as an array of its own."""
+    if "action_mask" not in info:
+        raise ConfigError(
+            f"env.action_masks is true, but {name} gave no info['action_mask']: it must come with "
+            "every reset and step; otherwise leave env.action_masks false."
+        )
+    mask = np.asarray(info["action_mask"])
+    if mask.shape != shape:
+        raise ValueError(
+            f"info['action_mask'] of {name} must have the shape {shape}, a number per action, but "
+            f"has {mask.shape}."
+        )
+    return mask.astype(np.bool_)
 
 
 class SingleEnvs(StreamEnvs):
@@ -52,33 +75,45 @@ class SingleEnvs(StreamEnvs):
     and an observation is copied once.
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env], frame_stack: int = 1) -> None:
+    def __init__(
+        self, envs: Sequence[gymnasium.Env], frame_stack: int = 1, action_masks: bool = False
+    ) -> None:
         env = envs[0]
         name = env.spec.id if env.spec else str(env)
-        spec = spec_from_spaces(env.observation_space, env.action_space, name, frame_stack)
+        spec = spec_from_spaces(
+            env.observation_space, env.action_space, name, frame_stack, action_masks
+        )
         super().__init__(spec, len(envs))
         self._envs = list(envs)
         self._first_action = _first_action(env.action_space)
 
     def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
-        observation = self._empty_observation()
+        observation, mask = self._empty_observation(), self._empty_mask()
         for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
-            self._store(observation, index, env.reset(seed=seed)[0])
+            value, info = env.reset(seed=seed)
+            self._store(observation, index, value)
+            if mask is not None:
+                mask[index] = _read_mask(info, mask.shape[1:], f"environment {index}")
+            self.offers_masks = "action_mask" in info
+        self.action_mask = mask
         return observation
 
     def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
-        observation = self._empty_observation()
+        observation, mask = self._empty_observation(), self._empty_mask()
         reward = np.zeros(self.num_envs, np.float64)
         terminated, truncated, life_lost = np.zeros((3, self.num_envs), np.bool_)
         first = self._first_action
         for index, env in enumerate(self._envs):
             if ended[index]:
-                value = env.reset()[0]
+                value, info = env.reset()
             else:
-                value, reward[index], terminated[index], truncated[index], _ = env.step(
+                value, reward[index], terminated[index], truncated[index], info = env.step(
                     actions[index] + first
                 )
             self._store(observation, index, value)
+            if mask is not None:
+                mask[index] = _read_mask(info, mask.shape[1:], f"environment {index}")
+        self.action_mask = mask
         return EnvStep(observation, reward, terminated, truncated, life_lost)
 
     def _close_envs(self) -> None:
@@ -87,6 +122,11 @@ class SingleEnvs(StreamEnvs):
 
     def _empty_observation(self) -> npt.NDArray[np.generic]:
         return np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
+
+    def _empty_mask(self) -> npt.NDArray[np.bool_] | None:
+        if not self.spec.action_masks:
+            return None
+        return np.empty((self.num_envs, self.spec.num_actions), np.bool_)
 
     def _store(self, observation: npt.NDArray[np.generic], index: int, value: object) -> None:
         value = np.asarray(value)
@@ -105,7 +145,7 @@ class NativeVectorEnvs(StreamEnvs):
     Its environments share one random generator, which is seeded from all seeds of a reset.
     """
 
-    def __init__(self, envs: VectorEnv, name: str) -> None:
+    def __init__(self, envs: VectorEnv, name: str, action_masks: bool = False) -> None:
         mode = envs.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.NEXT_STEP:
             raise ConfigError(
@@ -114,18 +154,23 @@ class NativeVectorEnvs(StreamEnvs):
                 "such an option, or add any wrapper to env.wrappers to step single environments."
             )
         observation_space, action_space = envs.single_observation_space, envs.single_action_space
-        super().__init__(spec_from_spaces(observation_space, action_space, name), envs.num_envs)
+        spec = spec_from_spaces(observation_space, action_space, name, action_masks=action_masks)
+        super().__init__(spec, envs.num_envs)
         self._envs = envs
         self._first_action = _first_action(action_space)
 
     def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
         seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
-        return self._converted(self._envs.reset(seed=seed)[0])
+        observation, info = self._envs.reset(seed=seed)
+        self.offers_masks = "action_mask" in info
+        self._take_mask(info)
+        return self._converted(observation)
 
     def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
-        observation, reward, terminated, truncated, _ = self._envs.step(
+        observation, reward, terminated, truncated, info = self._envs.step(
             actions + self._first_action
         )
+        self._take_mask(info)
         return EnvStep(
             self._converted(observation),
             np.array(reward, np.float64),
@@ -136,6 +181,11 @@ class NativeVectorEnvs(StreamEnvs):
 
     def _close_envs(self) -> None:
         self._envs.close()
+
+    def _take_mask(self, info: dict[str, Any]) -> None:
+        if self.spec.action_masks:
+            shape = (self.num_envs, self.spec.num_actions)
+            self.action_mask = _read_mask(info, shape, "the vector environment")
 
     def _converted(self, observation: npt.ArrayLike) -> npt.NDArray[np.generic]:
         return np.array(observation, self.spec.observation_dtype)  # a copy: buffers may be reused

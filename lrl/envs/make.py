@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 
 import gymnasium
@@ -18,9 +19,19 @@ NATIVE_VECTOR_FROM = 8
 
 
 def make_spec(config: EnvConfig) -> EnvSpec:
-    """Describe the environment by building one and closing it (0.2 s for Atari)."""
+    """Describe the environment by building one, which is reset and closed (0.2 s for Atari)."""
     envs = make_envs(config, 1, training=False)
-    envs.close()
+    try:
+        if not config.is_atari:  # has no masks, and a reset takes as long again
+            envs.reset([0])
+    finally:
+        envs.close()
+    if envs.offers_masks and not config.action_masks:
+        warnings.warn(
+            f"{config.id} gives info['action_mask'], which is not used: set env.action_masks to "
+            "true, so that only allowed actions are taken.",
+            stacklevel=2,
+        )
     return envs.spec
 
 
@@ -49,9 +60,10 @@ def make_envs(
         )
     name = _registered_name(config)
     if _is_native_vector_better(config, name, num_envs, training):
-        return NativeVectorEnvs(_make_native(config, name, num_envs), config.id)
+        native = _make_native(config, name, num_envs)
+        return NativeVectorEnvs(native, config.id, config.action_masks)
     envs = [_make_single(config, name) for _ in range(num_envs)]
-    return SingleEnvs(envs, config.frame_stack)
+    return SingleEnvs(envs, config.frame_stack, config.action_masks)
 
 
 def _registered_name(config: EnvConfig) -> str:

@@ -5,6 +5,7 @@
 | `lrl/Identity-v0` | the immediate reward only | one-hot float32 |
 | `lrl/Chain-v0` | bootstrapping over several steps | one-hot float32 |
 | `lrl/Catch-v0` | credit for early moves, images | uint8 image |
+| `lrl/Masked-v0` | action masks, in acting and in targets | one-hot float32 |
 | `lrl/Ledger-v0` | nothing to learn: every observation says where it is from | uint8 image |
 
 Every instance has an `optimal_return`: the undiscounted return of the best policy.
@@ -22,7 +23,7 @@ from gymnasium.spaces import Box, Discrete
 
 def register_toys() -> None:
     """Register the toy environments with Gymnasium; a second call does nothing."""
-    for toy in (Identity, Chain, Catch, Ledger):
+    for toy in (Identity, Chain, Catch, Masked, Ledger):
         toy_id = f"lrl/{toy.__name__}-v0"
         if toy_id not in gymnasium.registry:
             gymnasium.register(toy_id, entry_point=f"{__name__}:{toy.__name__}")
@@ -153,6 +154,60 @@ class Catch(gymnasium.Env):
         board[-1, self._paddle] = 255
         cell = np.ones((self._cell_pixels, self._cell_pixels), np.uint8)
         return np.kron(board, cell).reshape(self.observation_space.shape)
+
+
+class Masked(gymnasium.Env):
+    """Walk to the last place, where each place allows two actions of its own; others raise.
+
+    At place p, action `p % num_actions` walks right and the next one walks left. A move costs 1, so
+    that all values are below 0: an action that is never tried stays near 0 and looks like the best
+    one. Reaching the last place terminates; the mask forbids every action there.
+
+    Args:
+        length: Places; the optimal return is 1 - length.
+        num_actions: Number of actions, at least 3.
+        max_moves: Moves after which an episode is truncated.
+    """
+
+    def __init__(self, length: int = 6, num_actions: int = 4, max_moves: int = 50) -> None:
+        self.observation_space = Box(0.0, 1.0, (length,), np.float32)
+        self.action_space = Discrete(num_actions)
+        self.optimal_return = 1.0 - length
+        self._length, self._num_actions, self._max_moves = length, num_actions, max_moves
+        self._place = self._time = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Go back to the first place."""
+        super().reset(seed=seed)
+        self._place = self._time = 0
+        return _one_hot(self._place, self._length), self._info()
+
+    def step(self, action: int):
+        """Walk one place; walking left from the first stays there."""
+        if not self.mask(self._place, self._length, self._num_actions)[action]:
+            raise ValueError(f"action {action} is forbidden at place {self._place}")
+        right = action == self._place % self._num_actions
+        self._place = max(self._place + (1 if right else -1), 0)
+        self._time += 1
+        terminated = self._place == self._length - 1
+        truncated = self._time >= self._max_moves and not terminated
+        return _one_hot(self._place, self._length), -1.0, terminated, truncated, self._info()
+
+    @staticmethod
+    def mask(place: int, length: int = 6, num_actions: int = 4) -> npt.NDArray[np.int8]:
+        """Return 1 for each action that is allowed at a place.
+
+        Example:
+            >>> [Masked.mask(place).tolist() for place in (0, 3, 5)]
+            [[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
+        """
+        mask = np.zeros(num_actions, np.int8)
+        if place < length - 1:
+            mask[[place % num_actions, (place + 1) % num_actions]] = 1
+        return mask
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self.mask(self._place, self._length, self._num_actions)}
 
 
 class Ledger(gymnasium.Env):

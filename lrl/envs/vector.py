@@ -34,12 +34,17 @@ class StreamEnvs(ABC):
     """Several environments in one process, stepped together and checked.
 
     Created by `make_envs`, stepped by an actor or an evaluation. The checks around the abstract
-    methods make sure that no action outside the space reaches a backend and that nothing but
-    finite numbers of the declared shape comes back.
+    methods make sure that no action outside the space, and none that is forbidden, reaches a
+    backend and that nothing but finite numbers of the declared shape comes back.
 
     Args:
-        spec: Shape and type of observations, number of actions.
+        spec: Shape and type of observations, number of actions, whether there are masks.
         num_envs: Number of environments.
+
+    Attributes:
+        action_mask: The actions allowed in the current observations, `[num_envs, num_actions]`, at
+            least one in each; never overwritten by a later step. None without `spec.action_masks`.
+        offers_masks: Whether the last reset brought masks, used or not.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
@@ -47,12 +52,18 @@ class StreamEnvs(ABC):
             raise ConfigError(f"num_envs is {num_envs}, but must be at least 1.")
         self.spec = spec
         self.num_envs = num_envs
+        self.action_mask: npt.NDArray[np.bool_] | None = None
+        self.offers_masks = False
         self._ended: npt.NDArray[np.bool_] | None = None  # None before the first reset
         self._closed = False
 
     @abstractmethod
     def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
-        """Start a new episode everywhere and return the observations, as an array of its own."""
+        """Start a new episode everywhere and return the observations, as an array of its own.
+
+        Where the specification says that there are masks, this and `_step_envs` set `action_mask`,
+        to an array of its own too.
+        """
 
     @abstractmethod
     def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
@@ -72,6 +83,7 @@ class StreamEnvs(ABC):
         observation = self._reset_envs(seeds)
         self._check_observation(observation)
         self._ended = np.zeros(self.num_envs, np.bool_)
+        self._check_mask(self._ended)
         return observation
 
     def step(self, actions: npt.ArrayLike) -> EnvStep:
@@ -84,8 +96,8 @@ class StreamEnvs(ABC):
             actions: Integers `[num_envs]` in `0 ... spec.num_actions - 1`.
 
         Raises:
-            ValueError: An action is not in the space, or an environment answered with something
-                that is not finite or not of the declared shape.
+            ValueError: An action is not in the space or not allowed, or an environment answered
+                with something that is not finite or not of the declared shape.
         """
         self._check_open()
         if self._ended is None:
@@ -94,6 +106,7 @@ class StreamEnvs(ABC):
         self._check_observation(step.observation)
         self._check_answer(step)
         self._ended = step.terminated | step.truncated
+        self._check_mask(self._ended)
         return step
 
     def close(self) -> None:
@@ -120,6 +133,13 @@ class StreamEnvs(ABC):
                 f"Environment {index}: action {actions[index]} is not in the action space, "
                 f"0 ... {self.spec.num_actions - 1}."
             )
+        if self.action_mask is not None:
+            allowed = self.action_mask[np.arange(self.num_envs), actions]
+            if not allowed.all():
+                index = int(allowed.argmin())
+                raise ValueError(
+                    f"Environment {index}: action {actions[index]} is not allowed now."
+                )
         return actions.astype(np.int64)
 
     def _check_observation(self, observation: npt.NDArray[np.generic]) -> None:
@@ -135,6 +155,19 @@ class StreamEnvs(ABC):
             raise ValueError(
                 f"Environment {index}: the observation is not finite: {observation[index]}."
             )
+
+    def _check_mask(self, ended: npt.NDArray[np.bool_]) -> None:
+        if self.action_mask is None:
+            return
+        forbids_all = ~self.action_mask.any(axis=1)
+        if forbids_all.any():
+            stuck = forbids_all & ~ended
+            if stuck.any():
+                raise ValueError(
+                    f"Environment {int(stuck.argmax())}: info['action_mask'] allows no action, but "
+                    "the episode goes on."
+                )
+            self.action_mask[forbids_all] = True  # no action is chosen in a final observation
 
     def _check_answer(self, step: EnvStep) -> None:
         finite = np.isfinite(step.reward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lrl.functional._shapes import Float, Int
+from lrl.functional._shapes import Bool, Float, Int
 
 
 def greedy_policy(q: Float[Tensor, "batch actions"]) -> Float[Tensor, "batch actions"]:
@@ -17,6 +17,63 @@ def greedy_policy(q: Float[Tensor, "batch actions"]) -> Float[Tensor, "batch act
                 [1., 0., 0.]])
     """
     return torch.zeros_like(q).scatter_(-1, q.argmax(dim=-1, keepdim=True), 1.0)
+
+
+def masked(
+    q: Float[Tensor, "batch actions"], mask: Bool[Tensor, "batch actions"] | None
+) -> Float[Tensor, "batch actions"]:
+    """Put actions that are not allowed at minus infinity; without a mask, all are.
+
+    Example:
+        >>> masked(torch.tensor([[1.0, 3.0]]), torch.tensor([[True, False]]))
+        tensor([[1., -inf]])
+    """
+    return q if mask is None else q.masked_fill(~mask, -torch.inf)
+
+
+def soft_log_policy(
+    q: Float[Tensor, "batch actions"], temperature: float
+) -> Float[Tensor, "batch actions"]:
+    """Return the scaled log-probabilities, temperature * log softmax(q / temperature).
+
+    They stay exact for small temperatures, where the softmax itself underflows.
+
+    Example:
+        >>> soft_log_policy(torch.tensor([[0.0, 1.0, 100.0]]), temperature=0.1)
+        tensor([[-100.,  -99.,    0.]])
+    """
+    q = q - q.max(dim=-1, keepdim=True).values
+    return q - temperature * torch.logsumexp(q / temperature, dim=-1, keepdim=True)
+
+
+def munchausen(
+    q: Float[Tensor, "batch actions"],
+    action: Int[Tensor, " batch"],
+    next_q: Float[Tensor, "batch actions"],
+    temperature: float,
+    clip: float,
+    mask: Bool[Tensor, "batch actions"] | None = None,
+    next_mask: Bool[Tensor, "batch actions"] | None = None,
+) -> tuple[Float[Tensor, "batch actions"], Float[Tensor, "batch actions"], Float[Tensor, " batch"]]:
+    """Return the next policy, the bonus of each next action and the clipped bonus of the reward.
+
+    The target is `reward + alpha * reward_bonus + discount * sum(policy * (next_q + bonus))`.
+
+    Reference: Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 1; the clipping
+    is in section 4 ("Agents").
+
+    Example:
+        >>> q, next_q = torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0, 2.0]])
+        >>> policy, bonus, reward_bonus = munchausen(q, torch.tensor([1]), next_q, 1.0, -0.5)
+        >>> policy, bonus, reward_bonus
+        (tensor([[0.5000, 0.5000]]), tensor([[0.6931, 0.6931]]), tensor([-0.5000]))
+    """
+    log_policy = soft_log_policy(masked(next_q, next_mask), temperature)
+    policy = (log_policy / temperature).exp()
+    # 0 * infinity would be NaN where an action is not allowed.
+    bonus = -log_policy.masked_fill(log_policy == -torch.inf, 0.0)
+    taken = select_action_value(soft_log_policy(masked(q, mask), temperature), action)
+    return policy, bonus, taken.clamp(min=clip, max=0.0)
 
 
 def td_target(

@@ -1,6 +1,11 @@
 """The learner: dataset, datamodule, bootstrap rules and the DQN module."""
 
-from lrl.learner.bootstrap import BootstrapRule, DoubleBootstrap, MaxBootstrap
+from lrl.learner.bootstrap import (
+    BootstrapRule,
+    DoubleBootstrap,
+    MaxBootstrap,
+    MunchausenBootstrap,
+)
 from lrl.learner.datamodule import ReplayDataModule
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.dqn import DQN
@@ -10,6 +15,7 @@ __all__ = [
     "BootstrapRule",
     "DoubleBootstrap",
     "MaxBootstrap",
+    "MunchausenBootstrap",
     "ReplayDataModule",
     "ReplayDataset",
 ]

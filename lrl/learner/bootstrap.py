@@ -6,33 +6,31 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from lrl.functional.bootstrap import greedy_policy
+from lrl.functional.bootstrap import greedy_policy, masked, munchausen
+from lrl.networks.heads import Target
 from lrl.networks.q_network import QNetwork
+from lrl.types import Batch, ConfigError
 
 
 class BootstrapRule(ABC):
-    """Give the policy over next actions whose value the target expects.
+    """Say what the value of an action is learnt from.
 
-    A rule knows nothing of how values are represented, so every head works with every rule.
+    A rule gives a policy over next actions, never a number, and knows nothing of how values are
+    represented: so every head works with every rule.
     """
 
     @abstractmethod
-    def next_policy(self, next_observation: Tensor, online: QNetwork, next_q: Tensor) -> Tensor:
-        """Return probabilities of next actions, `[batch, actions]`; called without gradient.
-
-        Args:
-            next_observation: Observations to bootstrap from.
-            online: The online network.
-            next_q: The target network's expected values of `next_observation`.
-        """
+    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
+        """Return the target of a batch; called without gradient."""
 
 
 class MaxBootstrap(BootstrapRule):
     """The target network's best action: Q-learning (Mnih et al. 2015)."""
 
-    def next_policy(self, next_observation: Tensor, online: QNetwork, next_q: Tensor) -> Tensor:
-        """Return the greedy policy of the target network."""
-        return greedy_policy(next_q)
+    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
+        """Return a target with the greedy policy of the target network."""
+        features = target.encoder(batch.next_observation)
+        return greedy_target(batch, target, features, target.head.q_values(features))
 
 
 class DoubleBootstrap(BootstrapRule):
@@ -41,6 +39,61 @@ class DoubleBootstrap(BootstrapRule):
     Reference: van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461, equation 4.
     """
 
-    def next_policy(self, next_observation: Tensor, online: QNetwork, next_q: Tensor) -> Tensor:
-        """Return the greedy policy of the online network."""
-        return greedy_policy(online.q_values(next_observation))
+    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
+        """Return a target with the greedy policy of the online network."""
+        features = target.encoder(batch.next_observation)
+        return greedy_target(batch, target, features, online.q_values(batch.next_observation))
+
+
+class MunchausenBootstrap(BootstrapRule):
+    """A softmax over the target network's values, and its own log-probability as a reward.
+
+    The bonus of an n-step transition is that of its first action alone.
+
+    Reference: Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 1 and section 4.
+
+    Args:
+        alpha: Share of the scaled log-probability that is added to the reward (the paper's 0.9).
+        temperature: Entropy temperature tau of the softmax (the paper's 0.03).
+        clip: Lower bound of the scaled log-probability, negative (the paper's l0 = -1).
+    """
+
+    def __init__(self, alpha: float = 0.9, temperature: float = 0.03, clip: float = -1.0) -> None:
+        if not 0.0 <= alpha <= 1.0:
+            raise ConfigError(f"bootstrap.alpha must be between 0 and 1, got {alpha}")
+        if not 0.0 < temperature < float("inf"):
+            raise ConfigError(f"bootstrap.temperature must be above 0, got {temperature}")
+        if not clip <= 0.0:
+            raise ConfigError(f"bootstrap.clip must be at most 0, got {clip}")
+        self.alpha = alpha
+        self.temperature = temperature
+        self.clip = clip
+
+    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
+        """Return a target with the softmax policy of the target network and both bonuses."""
+        features = target.encoder(batch.next_observation)
+        policy, bonus, reward_bonus = munchausen(
+            target.q_values(batch.observation),
+            batch.action,
+            target.head.q_values(features),
+            self.temperature,
+            self.clip,
+            batch.action_mask,
+            batch.next_action_mask,
+        )
+        reward = batch.reward + self.alpha * reward_bonus
+        next_values = target.head.target_values(features)
+        return Target(reward, batch.discount, next_values, policy, bonus)
+
+
+def greedy_target(batch: Batch, target: QNetwork, features: Tensor, q: Tensor) -> Target:
+    """Return a target that believes in the best allowed action of `q`, `[batch, actions]`.
+
+    Args:
+        batch: The transitions.
+        target: The target network.
+        features: What its encoder says of the next observations.
+        q: Values by which the next action is chosen.
+    """
+    policy = greedy_policy(masked(q, batch.next_action_mask))
+    return Target(batch.reward, batch.discount, target.head.target_values(features), policy)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lrl.actors.actor import Actor
 from lrl.actors.config import ActorConfig
@@ -20,9 +18,10 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs, make_spec
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
-from lrl.learner.dataset import ReplayDataset, default_learner_threads, set_torch_threads
+from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
+from lrl.learner.threads import share_cores
 from lrl.networks.q_network import QNetwork, vector_size, write_vector
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig
 from lrl.transport import ChunkQueue, WeightStore
@@ -94,7 +93,9 @@ class ReplayDataModule(L.LightningDataModule):
         if stage != "fit":
             return
         self._check_weight_sync()
-        self._set_threads()
+        self._threads_before = share_cores(
+            self.learner_threads, self._trainer().num_devices, self.actors.num_actors
+        )
         if self.dataset is None:
             self._build_dataset(spec)
 
@@ -123,11 +124,17 @@ class ReplayDataModule(L.LightningDataModule):
             spec,
             self.replay.capacity,
             streams,
-            n_step=self.replay.n_step,
-            gamma=self.replay.gamma,
+            n_step=self.replay.largest_n_step,
+            gamma=self.replay.gamma_at(0),
+            sampler=self.replay.sampler(),
             seed=self.seed + 2**20 * self._trainer().global_rank,
             device=self.replay.device,
         )
+
+        def anneal() -> None:
+            step = self._trainer().global_step
+            replay.n_step, replay.gamma = self.replay.n_step_at(step), self.replay.gamma_at(step)
+
         on_gpu = self._trainer().strategy.root_device.type == "cuda"
         self.dataset = ReplayDataset(
             replay,
@@ -137,6 +144,7 @@ class ReplayDataModule(L.LightningDataModule):
             self.check,
             pin_memory=on_gpu and self.replay.device == "cpu",
             rank=self._trainer().global_rank,
+            anneal=anneal,
         )
 
     def train_dataloader(self) -> ReplayDataset:
@@ -262,18 +270,6 @@ class ReplayDataModule(L.LightningDataModule):
     def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
         return EvaluationLoader(
             self, list(range(first_seed, first_seed + episodes)), self.evaluation
-        )
-
-    def _set_threads(self) -> None:
-        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        ranks = self._trainer().num_devices
-        threads = self.learner_threads or default_learner_threads(
-            (cpus or 1) // ranks, self.actors.num_actors
-        )
-        self._threads_before = set_torch_threads(threads)
-        rank_zero_info(
-            f"learner: {threads} torch thread(s) on {cpus} core(s) beside "
-            f"{self.actors.num_actors} actor(s) (data.learner_threads)"
         )
 
 

@@ -33,6 +33,7 @@ class ReplayDataset(IterableDataset[Batch]):
         check: Called while waiting and before each batch; raises when the run should stop.
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
+        anneal: Called before each batch; sets what changes in the replay during a run.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ReplayDataset(IterableDataset[Batch]):
         check: Callable[[], object] = lambda: None,
         pin_memory: bool = False,
         rank: int = 0,
+        anneal: Callable[[], object] = lambda: None,
     ) -> None:
         self.replay = replay
         self.limiter = limiter
@@ -57,6 +59,7 @@ class ReplayDataset(IterableDataset[Batch]):
         self.source: Source | None = None
         self._start_source = start_source
         self._check = check
+        self._anneal = anneal
         self._pin_memory = pin_memory
         self._rank = rank
         self._closed = False
@@ -89,6 +92,7 @@ class ReplayDataset(IterableDataset[Batch]):
         self._check()  # before actors are started for a run that is over
         source = self.start()
         source.take_waiting()
+        self._anneal()  # before waiting: a longer window may take rows out
         if not self._can_sample():
             self._wait(source)
         started = time.perf_counter()
@@ -168,23 +172,3 @@ def _of_rank(rank: int, generator_state: Tensor) -> Tensor:
     generator.set_state(generator_state)
     seeds = torch.randint(2**62, (rank,), generator=generator)
     return torch.Generator().manual_seed(int(seeds[-1])).get_state()
-
-
-def default_learner_threads(cpus: int, num_actors: int) -> int:
-    """Return the torch threads of a learner beside busy actors: what they leave, at least one.
-
-    Two threads beside one busy process made an update 3 to 27 times slower than on an idle
-    machine, because each barrier waits for the descheduled thread (docs/architecture.md).
-
-    Example:
-        >>> [default_learner_threads(8, actors) for actors in (0, 2, 16)]
-        [8, 6, 1]
-    """
-    return max(1, cpus - num_actors)
-
-
-def set_torch_threads(threads: int) -> int:
-    """Set the number of torch threads and return the number before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    return before

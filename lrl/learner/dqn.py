@@ -12,6 +12,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
 from lrl.recipe import Recipe
@@ -127,26 +128,28 @@ class DQN(L.LightningModule):
         return self.online.q_values(observation)
 
     @torch.inference_mode()
-    def act(self, observation: Tensor) -> Tensor:
-        """Return the greedy action of each observation, int64 `[batch]`."""
-        return self(observation.to(self.device)).argmax(dim=-1)
+    def act(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+        """Return the greedy action of each observation, int64 `[batch]`.
+
+        Args:
+            observation: `[batch, *observation_shape]`.
+            action_mask: Bool `[batch, actions]`, True where allowed; None allows all.
+        """
+        mask = None if action_mask is None else action_mask.to(self.device)
+        return masked(self(observation.to(self.device)), mask).argmax(dim=-1)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
         """Return the loss, and the priorities of the batch's rows for the sampler."""
+        self.online.sample_noise()
+        self.target.sample_noise()
         with torch.no_grad():
-            next_values = self.target(batch.next_observation)
-            next_policy = self.bootstrap.next_policy(
-                batch.next_observation, self.online, self.target.head.q_values(next_values)
-            )
-        values = self.online(batch.observation)
-        td = self.online.head.td_loss(
-            values, batch.action, next_values, next_policy, batch.reward, batch.discount
-        )
+            target = self.bootstrap(batch, self.online, self.target)
+        td = self.online.head.td_loss(self.online(batch.observation), batch.action, target)
         loss = (batch.weights * td.loss).mean()  # the only place where importance weights act
         if self._is_logging_step():
             self.statistics = {
                 "train/loss": loss.detach(),
-                "train/td_error_mean": td.priority.mean(),
+                "train/td_error_mean": (td.prediction - td.target).abs().mean(),
                 "train/q_mean": td.prediction.mean(),
                 "train/target_mean": td.target.mean(),
             }

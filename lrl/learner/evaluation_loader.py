@@ -19,7 +19,7 @@ class EvaluationLoader:
     """Plays this rank's share of the episodes when iterated, and yields one batch of results.
 
     The batch holds `return`, `length` and `timed_out`, tensors of shape `[episodes]` in the order
-    of the seeds. Lightning has put the module in evaluation mode before.
+    of the seeds. The network acts in evaluation mode, without noise.
 
     Args:
         datamodule: Knows the environment and, through its trainer, the module.
@@ -43,7 +43,7 @@ class EvaluationLoader:
         trainer = self.datamodule.trainer
         assert trainer is not None
         module: Any = trainer.lightning_module
-        policy = NetworkPolicy(module.online, module.device)
+        policy = NetworkPolicy(module.online, module.device, noise=False)
         episodes = run_episodes(
             self.datamodule.env,
             lambda observation: policy(observation)[0],

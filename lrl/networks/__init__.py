@@ -1,16 +1,32 @@
 """Parameters: encoders, heads and the Q-network made of them."""
 
-from lrl.networks.encoders import Encoder, MLPEncoder, NatureEncoder
-from lrl.networks.heads import Head, ScalarHead, TDLoss
+from lrl.networks.categorical_head import CategoricalHead
+from lrl.networks.encoders import (
+    ConvEncoder,
+    Encoder,
+    ImpalaEncoder,
+    MLPEncoder,
+    NatureEncoder,
+)
+from lrl.networks.heads import Head, ScalarHead, Target, TDLoss
+from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork
+from lrl.networks.quantile_heads import ImplicitQuantileHead, QuantileHead
 
 __all__ = [
+    "CategoricalHead",
+    "ConvEncoder",
     "Encoder",
     "Head",
+    "ImpalaEncoder",
+    "ImplicitQuantileHead",
     "MLPEncoder",
     "NatureEncoder",
     "NetworkRecipe",
+    "NoisyLinear",
     "QNetwork",
+    "QuantileHead",
     "ScalarHead",
     "TDLoss",
+    "Target",
 ]

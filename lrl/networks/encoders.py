@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from lrl.networks.layers import NoisyLinear
 from lrl.types import ConfigError
 
 
@@ -17,7 +19,7 @@ class Encoder(nn.Module, ABC):
 
     Subclasses take `observation_shape` first; other arguments come from the configuration.
     They set `num_features`, and they receive float observations: uint8 ones are scaled to [0, 1]
-    before they arrive.
+    before they arrive, and booleans are 0 and 1.
     """
 
     num_features: int
@@ -30,6 +32,8 @@ class Encoder(nn.Module, ABC):
         """Return the features; uint8 observations are divided by 255 here and nowhere else."""
         if observation.dtype == torch.uint8:
             observation = observation.to(torch.float32).div_(255.0)
+        elif observation.dtype == torch.bool:
+            observation = observation.to(torch.float32)
         return self.encode(observation)
 
 
@@ -39,10 +43,18 @@ class MLPEncoder(Encoder):
     Args:
         observation_shape: Shape of one observation.
         hidden_sizes: Units of each layer; the last one is the number of features.
+        layer_norm: Normalise each layer before its ReLU.
+        noisy: Make the last layer a noisy one.
+        noisy_sigma: Initial standard deviation of its noise, times the root of its inputs.
     """
 
     def __init__(
-        self, observation_shape: tuple[int, ...], hidden_sizes: tuple[int, ...] = (120, 84)
+        self,
+        observation_shape: tuple[int, ...],
+        hidden_sizes: tuple[int, ...] = (120, 84),
+        layer_norm: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
     ) -> None:
         super().__init__()
         if not hidden_sizes or min(hidden_sizes) < 1:
@@ -51,8 +63,9 @@ class MLPEncoder(Encoder):
             )
         sizes = [prod(observation_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in pairwise(sizes):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        for index, (inputs, outputs) in enumerate(pairwise(sizes)):
+            sigma = noisy_sigma if noisy and index == len(hidden_sizes) - 1 else None
+            layers += dense(inputs, outputs, layer_norm, sigma)
         self.layers = nn.Sequential(*layers)
         self.num_features = sizes[-1]
 
@@ -61,7 +74,49 @@ class MLPEncoder(Encoder):
         return self.layers(observation)
 
 
-class NatureEncoder(Encoder):
+class ConvEncoder(Encoder):
+    """Convolutions with ReLU and without padding, then at most one fully connected layer.
+
+    Args:
+        observation_shape: (channels, height, width).
+        layers: Channels, kernel size and stride of each convolution.
+        hidden_size: Units of the fully connected layer, the number of features; null leaves it
+            out, for heads that have a hidden layer of their own.
+        layer_norm: Normalise each layer over channels and pixels before its ReLU.
+        noisy: Make the fully connected layer a noisy one.
+        noisy_sigma: Initial standard deviation of its noise, times the root of its inputs.
+    """
+
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        layers: Sequence[tuple[int, int, int]] = ((16, 3, 1),),
+        hidden_size: int | None = 128,
+        layer_norm: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+    ) -> None:
+        super().__init__()
+        _check_image(observation_shape, type(self).__name__, _smallest_side(layers))
+        channels = [observation_shape[0], *(layer[0] for layer in layers)]
+        modules: list[nn.Module] = []
+        for (inputs, outputs), (_, kernel, stride) in zip(pairwise(channels), layers, strict=True):
+            modules.append(nn.Conv2d(inputs, outputs, kernel, stride))
+            if layer_norm:
+                modules.append(nn.GroupNorm(1, outputs))
+            modules.append(nn.ReLU())
+        self.convolutions = nn.Sequential(*modules, nn.Flatten())
+        flat = _num_outputs(self.convolutions, observation_shape)
+        sigma = noisy_sigma if noisy else None
+        self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
+        self.num_features = hidden_size or flat
+
+    def encode(self, observation: Tensor) -> Tensor:
+        """Return the features of float observations."""
+        return self.dense(self.convolutions(observation))
+
+
+class NatureEncoder(ConvEncoder):
     """The convolutional network of Mnih et al. 2015 ("Human-level control", Methods).
 
     Three convolutions (32 of 8x8 stride 4, 64 of 4x4 stride 2, 64 of 3x3 stride 1) and one fully
@@ -69,27 +124,154 @@ class NatureEncoder(Encoder):
 
     Args:
         observation_shape: (frames, height, width), at least 36 pixels high and wide.
-        hidden_size: Units of the fully connected layer, the number of features.
+        hidden_size: Units of the fully connected layer, the number of features; null leaves it
+            out, for heads that have a hidden layer of their own.
+        layer_norm: Normalise each layer over channels and pixels before its ReLU.
+        noisy: Make the fully connected layer a noisy one.
+        noisy_sigma: Initial standard deviation of its noise, times the root of its inputs.
     """
 
-    def __init__(self, observation_shape: tuple[int, ...], hidden_size: int = 512) -> None:
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        hidden_size: int | None = 512,
+        layer_norm: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+    ) -> None:
+        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+        super().__init__(observation_shape, layers, hidden_size, layer_norm, noisy, noisy_sigma)
+
+
+class ImpalaEncoder(Encoder):
+    """The deep residual network of Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, fig. 3.
+
+    Three sections of a 3x3 convolution, 3x3 max-pooling with stride 2 and two residual blocks,
+    with 16, 32 and 32 channels.
+
+    Args:
+        observation_shape: (frames, height, width).
+        width: Multiplies the channels (2 in Schmidt and Schmied 2021, arXiv:2111.10247).
+        spectral_norm: Divide the residual blocks' convolutions by their largest singular value
+            (Gogianu et al. 2021, arXiv:2105.05246).
+        pool_size: Side of an adaptive max-pooling after the last section (6 in Clark et al. 2024,
+            arXiv:2411.03820): features no longer depend on the image's size. Null for none.
+        hidden_size: Units of a fully connected layer at the end, the number of features (256 in
+            the paper); null leaves it out, for heads that have a hidden layer of their own.
+        layer_norm: Normalise that layer before its ReLU.
+        noisy: Make that layer a noisy one.
+        noisy_sigma: Initial standard deviation of its noise, times the root of its inputs.
+    """
+
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        width: int = 1,
+        spectral_norm: bool = False,
+        pool_size: int | None = None,
+        hidden_size: int | None = 256,
+        layer_norm: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+    ) -> None:
         super().__init__()
-        if len(observation_shape) != 3 or min(observation_shape[1:]) < 36:
+        _check_image(observation_shape, "ImpalaEncoder", 8)
+        for name, value in (("width", width), ("pool_size", pool_size)):
+            if value is not None and value < 1:
+                raise ConfigError(f"encoder.{name} must be at least 1, got {value}")
+        channels = [observation_shape[0], 16 * width, 32 * width, 32 * width]
+        sections = [_impala_section(*pair, spectral_norm) for pair in pairwise(channels)]
+        if layer_norm and hidden_size is None:
             raise ConfigError(
-                "encoder: NatureEncoder needs observations of shape (frames, height, width), at "
-                f"least 36 pixels a side, got {observation_shape}; use MLPEncoder or your own"
+                "encoder.layer_norm is true, but encoder.hidden_size is null: there is no layer to "
+                "normalise"
             )
-        self.convolutions = nn.Sequential(
-            nn.Conv2d(observation_shape[0], 32, 8, stride=4), nn.ReLU(),
-            nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
-            nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(),
-            nn.Flatten(),
-        )  # fmt: skip
-        with torch.no_grad():
-            flat = self.convolutions(torch.zeros(1, *observation_shape)).shape[1]
-        self.dense = nn.Sequential(nn.Linear(flat, hidden_size), nn.ReLU())
-        self.num_features = hidden_size
+        pool = [nn.AdaptiveMaxPool2d(pool_size)] if pool_size else []
+        self.convolutions = nn.Sequential(*sections, nn.ReLU(), *pool, nn.Flatten())
+        flat = _num_outputs(self.convolutions, observation_shape)
+        sigma = noisy_sigma if noisy else None
+        self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
+        self.num_features = hidden_size or flat
 
     def encode(self, observation: Tensor) -> Tensor:
         """Return the features of float observations."""
         return self.dense(self.convolutions(observation))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions, each after a ReLU, added to their input (Espeholt et al. 2018)."""
+
+    def __init__(self, channels: int, spectral_norm: bool) -> None:
+        super().__init__()
+        first, second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        if spectral_norm:
+            first, second = map(nn.utils.parametrizations.spectral_norm, (first, second))
+        self.layers = nn.Sequential(nn.ReLU(), first, nn.ReLU(), second)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the input plus what the convolutions make of it."""
+        return values + self.layers(values)
+
+
+def dense(
+    inputs: int, outputs: int, layer_norm: bool = False, noisy_sigma: float | None = None
+) -> list[nn.Module]:
+    """Return a fully connected layer, noisy where sigma is given, its normalisation and ReLU."""
+    linear = nn.Linear(inputs, outputs)
+    if noisy_sigma is not None:
+        linear = NoisyLinear(inputs, outputs, noisy_sigma)
+    return [linear, *([nn.LayerNorm(outputs)] if layer_norm else []), nn.ReLU()]
+
+
+def _last_layer(
+    flat: int, hidden_size: int | None, layer_norm: bool, noisy_sigma: float | None
+) -> nn.Module:
+    if hidden_size is not None and hidden_size < 1:
+        raise ConfigError(f"encoder.hidden_size must be at least 1, or null, got {hidden_size}")
+    if hidden_size is None:
+        if noisy_sigma is not None:
+            raise ConfigError(
+                "encoder.noisy is true, but encoder.hidden_size is null: there is no layer to make "
+                "noisy; set head.noisy instead"
+            )
+        return nn.Identity()
+    return nn.Sequential(*dense(flat, hidden_size, layer_norm, noisy_sigma))
+
+
+def _impala_section(inputs: int, outputs: int, spectral_norm: bool) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        ResidualBlock(outputs, spectral_norm),
+        ResidualBlock(outputs, spectral_norm),
+    )
+
+
+@torch.no_grad()
+def _num_outputs(network: nn.Module, observation_shape: tuple[int, ...]) -> int:
+    network.eval()  # spectral normalisation would take a step
+    count = network(torch.zeros(1, *observation_shape)).shape[1]
+    network.train()
+    return count
+
+
+def _smallest_side(layers: Sequence[tuple[int, int, int]]) -> int:
+    """Return the smallest image that leaves one pixel after unpadded convolutions."""
+    side = 1
+    for layer in reversed(layers):
+        if len(layer) != 3 or min(layer) < 1:
+            raise ConfigError(
+                "encoder.layers must list channels, kernel size and stride of each convolution, "
+                f"all at least 1, got {layer}"
+            )
+        _, kernel, stride = layer
+        side = (side - 1) * stride + kernel
+    return side
+
+
+def _check_image(observation_shape: tuple[int, ...], name: str, side: int) -> None:
+    if len(observation_shape) != 3 or min(observation_shape[1:]) < side:
+        raise ConfigError(
+            f"encoder: {name} needs observations of shape (channels, height, width), at least "
+            f"{side} pixels a side, got {observation_shape}; use MLPEncoder or your own"
+        )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lrl.networks.encoders import Encoder
 from lrl.networks.heads import Head
+from lrl.networks.layers import NoisyLinear
 from lrl.recipe import Recipe
 from lrl.types import EnvSpec
 
@@ -22,13 +24,19 @@ class QNetwork(nn.Module):
         self.encoder = encoder
         self.head = head
 
-    def forward(self, observation: Tensor) -> Tensor:
-        """Return the head's values, `[batch, actions, ...]`."""
+    def forward(self, observation: Tensor) -> Any:
+        """Return the head's values, `[batch, actions, ...]` or a tuple."""
         return self.head(self.encoder(observation))
 
     def q_values(self, observation: Tensor) -> Tensor:
-        """Return expected values, `[batch, actions]`."""
-        return self.head.q_values(self(observation))
+        """Return expected values to choose actions by, `[batch, actions]`."""
+        return self.head.q_values(self.encoder(observation))
+
+    def sample_noise(self) -> None:
+        """Draw new noise in every noisy layer, from torch's global generator."""
+        for module in self.modules():
+            if isinstance(module, NoisyLinear):
+                module.sample_noise()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from lrl.replay.buffer import ReplayBuffer
 from lrl.replay.config import ReplayConfig
+from lrl.replay.prioritized import PrioritizedSampler, RankSampler
 from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
 from lrl.replay.samplers import NotEnoughRows, Sampler, UniformSampler
 from lrl.replay.streams import Streams
@@ -9,6 +10,8 @@ from lrl.replay.transitions import Transitions
 
 __all__ = [
     "NotEnoughRows",
+    "PrioritizedSampler",
+    "RankSampler",
     "RateLimiter",
     "RateLimiterConfig",
     "ReplayBuffer",

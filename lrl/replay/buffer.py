@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,6 +83,8 @@ class ReplayBuffer:
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device)
         self._transitions = Transitions(self.streams, spec.frame_stack, n_step, gamma)
         self._sampler = sampler if sampler is not None else UniformSampler()
+        if self._sampler.needs_priorities:
+            self._sampler.attach(self._transitions)
         self._generator = torch.Generator().manual_seed(seed)
 
     @staticmethod
@@ -127,23 +130,30 @@ class ReplayBuffer:
     def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
         """Hand priorities to the sampler; those of rows that were overwritten are dropped."""
         if self._sampler.needs_priorities:
-            rows = keys.cpu().numpy()
-            keep = self._transitions.samplable(rows)
             values = priorities.detach().float().cpu().numpy()
-            self._sampler.update_priorities(rows[keep], values[keep])
+            self._sampler.update_priorities(keys.cpu().numpy(), values)
 
     @property
     def needs_priorities(self) -> bool:
         """Whether the learner has to call `update_priorities`."""
         return self._sampler.needs_priorities
 
+    def metrics(self) -> dict[str, float]:
+        """Return the sampler's metrics, by the names of docs/metrics.md."""
+        return self._sampler.metrics()
+
     @property
     def n_step(self) -> int:
-        """Environment steps of a transition; may be changed during a run."""
+        """Environment steps of a transition; may be changed during a run.
+
+        With priorities a change goes through all rows: 0.3 s for a million.
+        """
         return self._transitions.n_step
 
     @n_step.setter
     def n_step(self, n_step: int) -> None:
+        if n_step == self.n_step:
+            return
         self._check_n_step(n_step)
         if not self._sampler.needs_priorities:
             self._transitions.n_step = n_step
@@ -239,6 +249,7 @@ def _check_memory(spec: EnvSpec, capacity: int, num_streams: int, device: str) -
 
 
 def _without(keys: IndexArray, others: IndexArray) -> IndexArray:
-    """Return the keys that are not among the others."""
-    known = set(map(tuple, others.tolist()))
-    return keys[[tuple(key) not in known for key in keys.tolist()]]
+    """Return the keys that are not among the others; each is unique."""
+    numbers = max(keys[:, 1].max(initial=0), others[:, 1].max(initial=0)) + 1
+    codes, known = keys @ (numbers, 1), others @ (numbers, 1)
+    return keys[~np.isin(codes, known, assume_unique=True)]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from lrl.replay.samplers import Sampler, UniformSampler
+from lrl.schedules import Schedule
 from lrl.types import ConfigError
+
+_ENDS = (0, 2**62)
+"""Learner steps between which a schedule's values are taken to lie."""
 
 
 @dataclass(frozen=True)
@@ -15,21 +21,58 @@ class ReplayConfig:
     """Rows kept per rank, over all streams; the oldest are overwritten."""
     batch_size: int = 32
     """Transitions in a batch, per rank."""
-    n_step: int = 1
-    """Environment steps whose rewards are summed before bootstrapping."""
-    gamma: float = 0.99
-    """Discount of one environment step."""
+    n_step: int | Schedule = 1
+    """Environment steps whose rewards are summed before bootstrapping; a schedule of learner
+    steps, rounded to the nearest integer, anneals it."""
+    gamma: float | Schedule = 0.99
+    """Discount of one environment step, or a schedule of learner steps."""
+    sampler: Callable[[], Sampler] = UniformSampler
+    """Which rows are drawn: `UniformSampler`, `PrioritizedSampler` or `RankSampler`."""
     device: str = "cpu"
     """Where rows are stored and batches are made: `cpu`, `cuda`, `cuda:1`."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name in ("capacity", "batch_size", "n_step"):
+        for name in ("capacity", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"replay.{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"replay.gamma must be between 0 and 1, got {self.gamma}")
+        for step in _ENDS:
+            if self.n_step_at(step) < 1:
+                raise ConfigError(f"replay.n_step must be at least 1, got {self.n_step_at(step)}")
+            if not 0.0 <= self.gamma_at(step) <= 1.0:
+                raise ConfigError(
+                    f"replay.gamma must be between 0 and 1, got {self.gamma_at(step)}"
+                )
         if self.batch_size > self.capacity:
             raise ConfigError(
                 f"replay.batch_size {self.batch_size} is above replay.capacity {self.capacity}"
             )
+        if not callable(self.sampler):
+            raise ConfigError(
+                f"replay.sampler must be a class or a functools.partial of one, got "
+                f"{self.sampler!r}: each buffer builds a sampler of its own"
+            )
+
+    def n_step_at(self, learner_steps: int) -> int:
+        """Return `n_step` after so many learner steps.
+
+        Example:
+            >>> from lrl.schedules import Linear
+            >>> config = ReplayConfig(n_step=Linear(10.0, 3.0, 1000))
+            >>> [config.n_step_at(step) for step in (0, 500, 2000)]
+            [10, 6, 3]
+        """
+        return round(_value(self.n_step, learner_steps))
+
+    def gamma_at(self, learner_steps: int) -> float:
+        """Return `gamma` after so many learner steps."""
+        return _value(self.gamma, learner_steps)
+
+    @property
+    def largest_n_step(self) -> int:
+        """The larger end of `n_step`, for which the capacity has to suffice."""
+        return max(self.n_step_at(step) for step in _ENDS)
+
+
+def _value(setting: float | Schedule, step: int) -> float:
+    return setting(step) if isinstance(setting, Schedule) else setting

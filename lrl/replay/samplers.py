@@ -21,12 +21,19 @@ class Sampler(ABC):
     """Chooses the keys of a batch. Created from YAML, called by the replay buffer alone.
 
     A sampler that keeps something per row (a sum tree, say) sets `needs_priorities`; the buffer
-    then tells it through `rows_changed` about every row that begins or ceases to be samplable,
-    and hands on priorities of rows that are still samplable.
+    then shows it its rows through `attach`, tells it through `rows_changed` about every row that
+    begins or ceases to be samplable, and hands on the learner's priorities.
     """
 
     needs_priorities: ClassVar[bool] = False
     """Whether the learner has to send priorities back, and rows are reported."""
+
+    def attach(self, transitions: Transitions) -> None:
+        """Make room for the rows of a buffer; called once, before they are appended.
+
+        Called only where `needs_priorities` is set.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs priorities: define attach")
 
     @abstractmethod
     def sample(
@@ -47,10 +54,18 @@ class Sampler(ABC):
         raise NotImplementedError(f"{type(self).__name__} needs priorities: define rows_changed")
 
     def update_priorities(self, keys: IndexArray, priorities: npt.NDArray[np.float32]) -> None:
-        """Set the priorities of samplable keys. Called only where `needs_priorities` is set."""
+        """Set the priorities of keys that were sampled before, of which some may be stale.
+
+        Rows that were overwritten since, or are not samplable any more, must be left alone.
+        Called only where `needs_priorities` is set.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} needs priorities: define update_priorities"
         )
+
+    def metrics(self) -> dict[str, float]:
+        """Return what is worth logging, by the names of docs/metrics.md."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what has to survive a restart, without anything that is kept per row."""
@@ -93,10 +108,16 @@ class UniformSampler(Sampler):
                 return np.concatenate(found)
         keys = transitions.samplable_keys()
         if not len(keys):
-            raise NotEnoughRows(
-                f"no row can be sampled: {streams.num_rows} rows are stored in "
-                f"{streams.num_streams} streams, and a transition needs {transitions.n_step} "
-                "step(s) of one episode and the observation after them; append more rows first"
-            )
+            raise not_enough_rows(transitions)
         chosen = torch.randint(len(keys), (missing,), generator=generator).numpy()
         return np.concatenate((*found, keys[chosen]))
+
+
+def not_enough_rows(transitions: Transitions) -> NotEnoughRows:
+    """Return the exception that says what there is and what is needed."""
+    streams = transitions.streams
+    return NotEnoughRows(
+        f"no row can be sampled: {streams.num_rows} rows are stored in {streams.num_streams} "
+        f"streams, and a transition needs {transitions.n_step} step(s) of one episode and the "
+        "observation after them; append more rows first"
+    )

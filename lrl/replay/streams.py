@@ -32,9 +32,10 @@ class Streams:
     0 for ever; the newest `rows_per_stream` of each stream are stored. The policy version of a
     row is not stored: it only serves statistics, which are taken when rows arrive.
 
-    Frames are a torch tensor on `device`; the other columns (9 bytes a row) and all index
-    arithmetic are numpy on the host: some 50 operations on a few hundred numbers, of which each
-    took a third of the time of a torch call, and less than a kernel launch.
+    Frames are a torch tensor on `device`; the other columns (9 bytes a row, and one for each
+    action where there are masks) and all index arithmetic are numpy on the host: some 50
+    operations on a few hundred numbers, of which each took a third of the time of a torch call,
+    and less than a kernel launch.
 
     Each ring has one slot more than it holds rows. That slot, where the next row will be
     written, always reads GAP: a window of rows can never join the newest row to the oldest one,
@@ -66,27 +67,35 @@ class Streams:
         self._frame_shape = spec.frame_shape
         self._frame_dtype = np.dtype(spec.observation_dtype)
         self._ring = rows_per_stream + 1
-        slots = num_streams * self._ring
+        self.num_slots = slots = num_streams * self._ring
+        """Places for rows; `slots` says which row lies where."""
         self._frame = _empty((slots, prod(self._frame_shape)), self._frame_dtype, self.device)
         self._flags = np.full(slots, GAP_FLAGS, np.uint8)
         self._action = np.zeros(slots, np.int32)
         self._reward = np.zeros(slots, np.float32)
+        self._action_mask: npt.NDArray[np.bool_] | None = None
+        if spec.action_masks:
+            self._action_mask = np.ones((slots, spec.num_actions), np.bool_)
 
     @staticmethod
     def bytes_needed(spec: EnvSpec, capacity: int, num_streams: int = 1) -> int:
         """Return the bytes that `capacity` rows in `num_streams` streams take."""
         slots = (capacity // num_streams + 1) * num_streams
-        return slots * (spec.frame_bytes + 1 + 4 + 4)  # flags, action, reward
+        mask_bytes = spec.num_actions if spec.action_masks else 0
+        return slots * (spec.frame_bytes + 1 + 4 + 4 + mask_bytes)  # flags, action, reward
 
     @property
     def columns(self) -> dict[str, Tensor]:
         """The storage itself, by name: with `counts`, all that a saved copy has to hold."""
-        return {
+        columns = {
             "frame": self._frame,
             "flags": torch.from_numpy(self._flags),
             "action": torch.from_numpy(self._action),
             "reward": torch.from_numpy(self._reward),
         }
+        if self._action_mask is not None:
+            columns["action_mask"] = torch.from_numpy(self._action_mask)
+        return columns
 
     @property
     def nbytes(self) -> int:
@@ -111,6 +120,21 @@ class Streams:
         for start in range(0, self.num_rows, chunk_rows):
             yield self._keys_at(np.arange(start, min(start + chunk_rows, self.num_rows)))
 
+    def stored(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
+        """Tell which keys name rows that are stored now."""
+        stream, number = keys[:, 0], keys[:, 1]
+        stored = number >= self.oldest.take(stream)
+        stored &= number < self.counts.take(stream)
+        return stored
+
+    def keys_in(self, slots: IndexArray) -> IndexArray:
+        """Return the keys of the rows that are stored in these slots `[count]`."""
+        keys = np.empty((len(slots), 2), np.int64)
+        np.floor_divide(slots, self._ring, out=keys[:, 0])
+        newest = self.counts.take(keys[:, 0]) - 1
+        np.subtract(newest, (newest - slots) % self._ring, out=keys[:, 1])
+        return keys
+
     def slots(self, stream: IndexArray, numbers: IndexArray) -> IndexArray:
         """Locate rows `numbers` `[batch, window]` of streams `[batch]`, stored or not."""
         slots = numbers % self._ring
@@ -128,6 +152,10 @@ class Streams:
     def actions(self, slots: IndexArray) -> IndexArray:
         """Read actions."""
         return self._action.take(slots).astype(np.int64)
+
+    def action_masks(self, slots: IndexArray) -> npt.NDArray[np.bool_] | None:
+        """Read allowed actions `[..., actions]`; None where the environment gives no masks."""
+        return None if self._action_mask is None else self._action_mask.take(slots, axis=0)
 
     def frames(self, slots: IndexArray) -> Tensor:
         """Copy the frames of `[batch, window]` slots into one new block on `device`."""
@@ -175,6 +203,8 @@ class Streams:
         self._write_frames(slot, rows.frame)
         self._action[slot] = rows.action
         self._reward[slot] = rows.reward
+        if self._action_mask is not None:
+            self._action_mask[slot] = True if rows.action_mask is None else rows.action_mask
         self._flags[slot] = flags
         self._advance(added)
         return num_steps

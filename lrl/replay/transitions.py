@@ -45,10 +45,7 @@ class Transitions:
 
     def samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
         """Tell which keys `[count, 2]` may be sampled now; overwritten and future rows may not."""
-        stream, number = keys[:, 0], keys[:, 1]
-        stored = number >= self.streams.oldest.take(stream)
-        stored &= number < self.streams.counts.take(stream)
-        return stored & self.stored_samplable(keys)
+        return self.streams.stored(keys) & self.stored_samplable(keys)
 
     def stored_samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
         """Tell which of these keys of stored rows, drawn from the streams, may be sampled now."""
@@ -93,15 +90,30 @@ class Transitions:
         streams, frames, device = self.streams, self.frame_stack, self.streams.device
         slots, reward, discount = self._one_step(keys) if self.n_step == 1 else self._n_step(keys)
         block = streams.frames(slots)
+        start = slots[:, frames - 1]
+        mask, next_mask = self._masks(start, slots[:, -1], discount)
         return Batch(
             observation=block[:, :frames] if frames > 1 else block[:, 0],
-            action=torch.from_numpy(streams.actions(slots[:, frames - 1])).to(device),
+            action=torch.from_numpy(streams.actions(start)).to(device),
             reward=reward.to(device),
             discount=discount.to(device),
             next_observation=block[:, -frames:] if frames > 1 else block[:, -1],
             weights=torch.from_numpy(weights).to(device),
             keys=torch.from_numpy(keys).to(device),
+            action_mask=mask,
+            next_action_mask=next_mask,
         )
+
+    def _masks(
+        self, start: IndexArray, final: IndexArray, discount: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the masks of both observations; where nothing is bootstrapped all are allowed."""
+        mask, next_mask = self.streams.action_masks(start), self.streams.action_masks(final)
+        if mask is None or next_mask is None:
+            return None, None
+        next_mask[discount.numpy() == 0] = True
+        device = self.streams.device
+        return torch.from_numpy(mask).to(device), torch.from_numpy(next_mask).to(device)
 
     def _one_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:
         """Return the slots of both stacks, which overlap, the reward and the discount.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 
 import numpy as np
 import numpy.typing as npt
 
-from lrl.transport.layout import COLUMNS, FREE, MESSAGE, ChunkLayout, Slot, checksum
+from lrl.transport.layout import FREE, MESSAGE, ChunkLayout, Slot, checksum
 from lrl.transport.shared import SharedBlock
 from lrl.types import Rows
 
@@ -134,7 +134,7 @@ class ChunkWriter:
         self.stop_grace_seconds = stop_grace_seconds
         self._end = end
         self._chunk_rows = end.layout.chunk_rows
-        self._expected = tuple(end.layout.columns.values())
+        self._expected = end.layout.columns
         self._slots = end.layout.slots(end.block)
         self._free = deque(range(end.layout.chunks))
         self._chunk: int | None = None  # the one being filled
@@ -154,7 +154,9 @@ class ChunkWriter:
             StopRequested: The ring stayed full after the learner asked to stop.
             LearnerGone: The learner is gone.
         """
-        columns = tuple(getattr(rows, name) for name in COLUMNS)
+        if rows.action_mask is None and self._end.layout.spec.action_masks:
+            rows = replace(rows, action_mask=self._all_allowed(len(rows)))
+        columns = tuple(getattr(rows, name) for name in self._expected)
         count = len(rows)
         self._check(columns, count)
         done = 0
@@ -216,8 +218,12 @@ class ChunkWriter:
             self._chunk = None
         self._end.close()
 
+    def _all_allowed(self, count: int) -> npt.NDArray[np.bool_]:
+        return np.ones((count, self._end.layout.spec.num_actions), np.bool_)
+
     def _check(self, columns: tuple[npt.NDArray[np.generic], ...], count: int) -> None:
-        for name, column, (dtype, shape) in zip(COLUMNS, columns, self._expected, strict=True):
+        expected = self._expected.items()
+        for (name, (dtype, shape)), column in zip(expected, columns, strict=True):
             if column.dtype != dtype or column.shape != (count, *shape):
                 raise ValueError(
                     f"rows.{name} is {column.dtype}{list(column.shape)}, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -27,7 +27,6 @@ CounterName = Literal[
     "stop",  # 1 asks the actor to finish; written by the learner
     "chunks_released",  # written by the learner
 ]
-COLUMNS = tuple(field.name for field in fields(Rows))
 MESSAGE = struct.Struct("<IIIIQ")
 """Chunk, rows, episodes, incarnation, sequence: "this chunk is full"; a checksum follows."""
 CHECKSUM_BYTES = 4
@@ -85,7 +84,7 @@ class Slot:
 
     Attributes:
         rows: The columns.
-        columns: The same arrays in the order of `COLUMNS`.
+        columns: The same arrays, in the order of the layout's columns.
         episode_return: Raw returns of finished episodes.
         episode_length: Lengths of finished episodes in environment steps.
         small: Bytes of everything except frames, which a checksum covers.
@@ -120,7 +119,7 @@ class ChunkLayout:
 
     @property
     def columns(self) -> dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]:
-        """Type and shape of one row, by column."""
+        """Type and shape of one row, by column; masks only where the environment gives them."""
         small = {
             "stream": np.int32, "kind": np.uint8, "action": np.int32, "reward": np.float32,
             "terminated": np.bool_, "truncated": np.bool_, "policy_version": np.int64,
@@ -129,7 +128,9 @@ class ChunkLayout:
             name: (np.dtype(dtype), ()) for name, dtype in small.items()
         }
         columns["frame"] = (np.dtype(self.spec.observation_dtype), self.spec.frame_shape)
-        return {name: columns[name] for name in COLUMNS}
+        if self.spec.action_masks:
+            columns["action_mask"] = (np.dtype(np.bool_), (self.spec.num_actions,))
+        return columns
 
     @property
     def nbytes(self) -> int:
@@ -169,10 +170,10 @@ class ChunkLayout:
         for name, (dtype, shape) in self._fields().items():
             arrays[name] = block.array(dtype, (self.chunk_rows, *shape), offset)
             offset += _aligned(arrays[name].nbytes)
-        columns = tuple(arrays[name] for name in COLUMNS)
+        columns = {name: arrays[name] for name in self.columns}
         return Slot(
-            rows=Rows(*columns),  # pyright: ignore[reportArgumentType]  # types are in `columns`
-            columns=columns,
+            rows=Rows(**columns),  # pyright: ignore[reportArgumentType]  # types are in `columns`
+            columns=tuple(columns.values()),
             episode_return=arrays["episode_return"].view(np.float64),
             episode_length=arrays["episode_length"].view(np.int64),
             small=block.array(np.uint8, self._small_bytes, start).view(np.uint8),

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from lrl.actors.actor import Actor
 from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.slot import ActorSlot
+from lrl.envs import EnvConfig, make_envs
+from lrl.envs.toy import Masked
 from lrl.schedules import Constant
 from lrl.types import RowKind
 
@@ -33,14 +35,16 @@ class CountingPolicy:
 
 
 class RecordingExploration(Exploration):
-    """Is greedy, and remembers what it was asked."""
+    """Always takes action 0, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, list[int], int]] = []
+        self.masks: list[npt.NDArray[np.bool_] | None] = []
 
-    def epsilons(self, env_steps, environments, total_environments) -> npt.NDArray[np.float64]:
+    def select(self, q, env_steps, environments, total_environments, rng, mask=None):
         self.asked.append((env_steps, environments.tolist(), total_environments))
-        return np.zeros(len(environments))
+        self.masks.append(mask)
+        return np.zeros(len(q), np.int32)
 
 
 GREEDY = EpsilonGreedy(Constant(0.0))
@@ -88,7 +92,9 @@ def test_types_of_the_columns():
     }  # fmt: skip
     assert sink.column("kind") == [PREFIX, STEP, BOUNDARY, PREFIX]
     for row in sink.streams[0]:
-        assert {name: column.dtype.type for name, column in vars(row).items()} == dtypes
+        columns = dict(vars(row))
+        assert columns.pop("action_mask") is None
+        assert {name: column.dtype.type for name, column in columns.items()} == dtypes
 
 
 def test_first_stacks_come_oldest_frame_first():
@@ -189,6 +195,37 @@ def test_exploration_counts_the_steps_of_the_whole_run():
     run(envs, steps=4, slot=slot, exploration=exploration, env_steps_offset=1000)
     # 6 actors of 2 environments; the third vector step is a boundary and makes none.
     assert exploration.asked == [(1000 + 6 * own, [6, 7], 12) for own in (0, 2, 4, 4)]
+    assert exploration.masks == [None] * 4
+
+
+def test_rows_hold_the_masks_of_their_observations():
+    """Also those of final observations, where the environment forbids everything."""
+    config = EnvConfig("lrl/Masked-v0", {"length": 3, "max_moves": 5}, action_masks=True)
+    envs = make_envs(config, 2, training=True)
+    sink = ListSink()
+    exploration = EpsilonGreedy(Constant(0.5))
+    slot = ActorSlot(0, envs_per_actor=2)
+    actor = Actor(envs, CountingPolicy(num_actions=4), exploration, sink, slot)
+    for _ in range(100):
+        actor.step()
+    for stream in (0, 1):
+        kinds, frames = sink.column("kind", stream), sink.column("frame", stream)
+        masks, actions = sink.column("action_mask", stream), sink.column("action", stream)
+        assert {STEP, BOUNDARY} == set(kinds)
+        for kind, frame, mask, action in zip(kinds, frames, masks, actions, strict=True):
+            allowed = Masked.mask(int(np.argmax(frame)), length=3).astype(bool)
+            assert mask == (allowed.tolist() if allowed.any() else [True] * 4)
+            assert kind == BOUNDARY or mask[action]
+
+
+def test_rows_before_an_episode_and_at_gaps_need_no_mask():
+    config = EnvConfig("lrl/Masked-v0", frame_stack=2, action_masks=True)
+    slot = ActorSlot(0, envs_per_actor=1).restarted()
+    sink = ListSink()
+    actor = Actor(make_envs(config, 1, training=True), CountingPolicy(4), GREEDY, sink, slot)
+    actor.step()
+    assert sink.column("kind") == [GAP, PREFIX, STEP]
+    assert [row.action_mask is None for row in sink.streams[0]] == [True, True, False]
 
 
 def test_epsilon_reaches_the_actions():

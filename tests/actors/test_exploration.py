@@ -1,12 +1,22 @@
 import math
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrl.actors.exploration import EpsilonGreedy, EpsilonLadder, EpsilonSpread, Exploration
+from lrl.actors.exploration import (
+    Boltzmann,
+    EpsilonExploration,
+    EpsilonGreedy,
+    EpsilonLadder,
+    EpsilonSpread,
+    Exploration,
+    Greedy,
+    Mixture,
+)
 from lrl.schedules import Constant, Linear
 from lrl.types import ConfigError
 
@@ -94,6 +104,8 @@ def test_every_epsilon_is_a_probability(exploration: Exploration, count: int, en
         (lambda: EpsilonLadder(alpha=-1.0), "alpha"),
         (lambda: EpsilonLadder(alpha=math.nan), "alpha"),
         (lambda: EpsilonLadder(alpha=math.inf), "alpha"),  # 0 * inf is NaN
+        (lambda: Mixture(Greedy(), Greedy(), Constant(1.5)), r"share \(its start\)"),
+        (lambda: Mixture(Greedy(), Greedy(), Linear(0.0, -1.0, 9)), r"share \(its end\)"),
     ],
 )
 def test_refuses_what_is_no_probability(build, name: str):
@@ -106,13 +118,48 @@ def test_explorations_travel_to_actors():
         assert pickle.loads(pickle.dumps(exploration)) == exploration
 
 
+def test_what_has_no_epsilon_shows_zero():
+    assert all_epsilons(Greedy(), 3) == [0.0, 0.0, 0.0]
+    assert all_epsilons(Boltzmann(Constant(1.0)), 2) == [0.0, 0.0]
+
+
+def test_a_mixture_shows_the_mean_epsilon():
+    mixture = Mixture(EpsilonSpread(0.2, 0.4), Greedy(), Linear(0.0, 1.0, 100))
+    assert all_epsilons(mixture, 2, env_steps=0) == [0.2, 0.4]
+    assert all_epsilons(mixture, 2, env_steps=25) == pytest.approx([0.15, 0.3])
+    assert all_epsilons(mixture, 2, env_steps=100) == [0.0, 0.0]
+
+
 # --- select ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Given(EpsilonExploration):
+    """Every environment has the epsilon that the test says."""
+
+    values: np.ndarray
+
+    def epsilons(self, env_steps, environments, total_environments) -> np.ndarray:
+        return self.values
 
 
 def select_often(epsilons: np.ndarray, q: np.ndarray, times: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    exploration = EpsilonGreedy()
-    return np.stack([exploration.select(q, epsilons, rng) for _ in range(times)])
+    exploration, environments = Given(epsilons), np.arange(len(q))
+    return np.stack([exploration.select(q, 0, environments, len(q), rng) for _ in range(times)])
+
+
+def test_the_actor_tells_where_it_is_and_when():
+    q = np.tile(np.array([0.0, 1.0], np.float32), (1000, 1))
+    for exploration, env_steps, environments, expected in (
+        (EpsilonGreedy(Linear(0.0, 1.0, 10)), 0, np.arange(1000), 0.0),
+        (EpsilonGreedy(Linear(0.0, 1.0, 10)), 10, np.arange(1000), 0.5),
+        (EpsilonSpread(0.0, 1.0), 0, np.zeros(1000, int), 0.0),
+        (EpsilonSpread(0.0, 1.0), 0, np.full(1000, 1000), 0.5),
+    ):
+        rng = np.random.default_rng(0)
+        actions = exploration.select(q, env_steps, environments, 1001, rng)
+        assert (actions == 0).mean() == pytest.approx(expected, abs=0.08)
 
 
 def test_epsilon_zero_is_greedy_and_ties_go_to_the_first():

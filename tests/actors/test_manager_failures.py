@@ -147,7 +147,7 @@ SCRIPT = """
     from lrl.transport import ChunkQueue
 
     class Zeros:
-        def build(self):
+        def build(self, seed):
             return lambda observation: (np.zeros((len(observation), 4), np.float32), 0)
 
     def main():

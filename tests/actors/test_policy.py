@@ -3,13 +3,30 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, SubscribedPolicy
+from lrl.actors.slot import ActorSlot
 from lrl.learner.dqn import DQN
-from lrl.networks import NatureEncoder, QNetwork
+from lrl.networks import Encoder, NatureEncoder, NoisyLinear, QNetwork
 from lrl.networks.q_network import vector_size, write_vector
 from lrl.transport import WeightStore
 from lrl.types import EnvSpec
+
+
+class ModalEncoder(Encoder):
+    """A noisy layer, and two that change themselves when they are used in training mode."""
+
+    def __init__(self, observation_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.num_features = 4
+        linear = nn.Linear(observation_shape[0], 4)
+        self.spectral = nn.utils.parametrizations.spectral_norm(linear)
+        self.norm = nn.BatchNorm1d(4)
+        self.noisy = NoisyLinear(4, 4)
+
+    def encode(self, observation: Tensor) -> Tensor:
+        return self.noisy(self.norm(self.spectral(observation)))
 
 
 class Learner:
@@ -155,7 +172,7 @@ def torch_threads() -> Iterator[None]:
 def test_the_factory_takes_the_weights_before_the_first_step(learner: Learner):
     torch.set_num_threads(2)
     learner.publish(4)
-    policy = LocalPolicyFactory(learner.agent.network_recipe, learner.store).build()
+    policy = LocalPolicyFactory(learner.agent.network_recipe, learner.store).build(seed=0)
     assert policy.version == 4
     assert torch.get_num_threads() == 1
     published = learner.q(OBSERVATION)
@@ -167,3 +184,82 @@ def test_building_in_an_actor_gives_an_independent_network(learner: Learner):
     assert isinstance(network, QNetwork)
     own = {p.data_ptr() for p in network.parameters()}
     assert not own & {p.data_ptr() for p in learner.agent.online.parameters()}
+
+
+# --- Modes and noise ------------------------------------------------------------------------
+
+
+def noisy_agent(spec: EnvSpec) -> DQN:
+    """A network with a noisy layer, and two that change themselves in training mode."""
+    return DQN(encoder=ModalEncoder, env_spec=spec)
+
+
+def modes(network: nn.Module) -> list[bool]:
+    return [module.training for module in network.modules()]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("noise", [True, False])
+def test_acting_changes_neither_modes_nor_state(tiny_spec: EnvSpec, training: bool, noise: bool):
+    network = noisy_agent(tiny_spec).online.train(training)
+    next(network.encoder.children()).train(not training)  # modes need not be equal everywhere
+    before = modes(network), {name: value.clone() for name, value in network.state_dict().items()}
+    NetworkPolicy(network, noise=noise)(OBSERVATION)
+    assert modes(network) == before[0]
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[1][name]), name
+
+
+def test_modes_come_back_after_an_error(tiny_spec: EnvSpec):
+    network = noisy_agent(tiny_spec).online.train()
+    with pytest.raises(RuntimeError):
+        NetworkPolicy(network)(np.zeros((1, 3), np.float32))
+    assert all(modes(network))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_every_step_draws_fresh_noise_and_evaluation_none(tiny_spec: EnvSpec, training: bool):
+    network = noisy_agent(tiny_spec).online.train(training)
+    acting, evaluating = NetworkPolicy(network), NetworkPolicy(network, noise=False)
+    first, second = (acting(OBSERVATION)[0] for _ in range(2))
+    assert (first != second).any()
+    state = torch.get_rng_state()
+    mean, again = (evaluating(OBSERVATION)[0] for _ in range(2))
+    np.testing.assert_array_equal(mean, again)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (mean != second).any()
+    network.eval()
+    with torch.no_grad():
+        expected = network.q_values(torch.from_numpy(OBSERVATION)).numpy()
+    np.testing.assert_array_equal(mean, expected)
+
+
+def test_without_noisy_layers_nothing_is_drawn(learner: Learner):
+    state = torch.get_rng_state()
+    NetworkPolicy(learner.agent.online)(OBSERVATION)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_noise_that_an_actor_drew_leaves_the_learner_trainable(tiny_spec: EnvSpec):
+    agent = noisy_agent(tiny_spec)
+    NetworkPolicy(agent.online)(OBSERVATION)
+    agent.online.q_values(torch.from_numpy(OBSERVATION)).sum().backward()
+    assert all(p.grad is not None for p in agent.online.parameters())
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_actors_draw_noise_of_their_own_from_the_run_seed(tiny_spec: EnvSpec):
+    learner = Learner(noisy_agent(tiny_spec))
+    learner.publish(0)
+    factory = LocalPolicyFactory(learner.agent.network_recipe, learner.store)
+    slots = [ActorSlot(seed, actor=actor) for seed in (0, 1) for actor in (0, 1)]
+    slots.append(slots[0].restarted())
+
+    def act(slot: ActorSlot) -> bytes:
+        policy = factory.build(slot.policy_seed())
+        return b"".join(policy(OBSERVATION)[0].tobytes() for _ in range(3))
+
+    acted = [act(slot) for slot in slots]
+    assert len(set(acted)) == len(slots)
+    assert [act(slot) for slot in slots] == acted
+    learner.store.close()

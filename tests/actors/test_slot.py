@@ -67,6 +67,13 @@ def test_generators_differ():
     assert len(draws) == RANKS * ACTORS * INCARNATIONS
 
 
+def test_seeds_of_policies_differ_and_are_repeatable():
+    seeds = {slot.policy_seed() for slot in all_slots()}
+    assert len(seeds) == RANKS * ACTORS * INCARNATIONS
+    assert seeds == {slot.policy_seed() for slot in all_slots()}
+    assert ActorSlot(6).policy_seed() != ActorSlot(5).policy_seed()
+
+
 def test_a_generator_is_that_of_its_slot_and_of_nothing_else():
     slot = ActorSlot(5)
     draw = slot.generator().random()

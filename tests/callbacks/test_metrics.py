@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -17,6 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.summary import actor_table
+from lrl.replay import PrioritizedSampler
+from lrl.schedules import Linear
 
 pytestmark = quiet
 
@@ -133,6 +136,28 @@ def test_counts_and_averages_are_consistent(run, rows):
             )
             assert 0 <= value["speed/learner_wait_fraction"] < 1
             assert value["count/rows_dropped"] == value["count/actor_restarts"] == 0
+
+
+def test_prioritised_sampling_logs_beta_and_the_highest_priority(tmp_path):
+    sampler = functools.partial(PrioritizedSampler, beta=Linear(0.5, 1.0, 20))
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(4, 0, 0),
+        data=small_data(replay=ReplayConfig(capacity=100, batch_size=8, sampler=sampler)),
+        max_steps=30,
+        log_every_n_steps=10,
+    ).fit()
+    rows = run.metrics()
+    assert all(
+        set(row) - {"step", "epoch"} == TRAINING | {"replay/priority_max", "replay/beta"}
+        for row in rows
+    )
+    assert [float(row["replay/beta"]) for row in rows] == [0.75, 1.0, 1.0]
+    assert run.data.dataset is not None
+    drawn: Any = run.data.dataset.replay._sampler
+    weights = drawn._tree.get(drawn._tree.positive()).tolist()
+    assert float(rows[-1]["replay/priority_max"]) >= max(weights) ** 2 - 1e-5
+    assert len(set(weights)) > 20  # what the learner sent arrived
 
 
 def test_summary_of_a_finished_run(run):

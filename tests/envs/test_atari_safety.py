@@ -1,5 +1,6 @@
 """What would hang or confuse ale-py: wrong actions, wrong games, forks, threads left behind."""
 
+import gc
 import multiprocessing
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def native_threads():
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
 def test_close_ends_the_backends_threads():
+    gc.collect()  # backends that other tests left open, whose threads would end meanwhile
     before = native_threads()
     config = EnvConfig("ALE/Pong-v5")
     envs = make_envs(config, 3, training=True, num_threads=2)

@@ -62,6 +62,11 @@ def test_what_atari_would_ignore_is_refused(ignored):
         EnvConfig(id="ALE/Pong-v5", **ignored)
 
 
+def test_atari_has_no_masks():
+    with pytest.raises(ConfigError, match=r"env\.action_masks is True, .* ALE/Pong-v5: the games"):
+        EnvConfig(id="ALE/Pong-v5", action_masks=True)
+
+
 @pytest.mark.parametrize("old", ["PongNoFrameskip-v4", "ale_py:Pong-ramDeterministic-v0"])
 def test_ids_of_the_old_atari_interface_are_refused_with_the_new_one(old):
     with pytest.raises(ConfigError, match="'ALE/Pong-v5'"):
@@ -122,7 +127,8 @@ def test_importing_the_package_is_light_and_registers_the_toys():
         "import sys, lrl.envs, gymnasium\n"
         "heavy = {'torch', 'lightning', 'ale_py', 'cv2', 'pygame'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "toys = {'lrl/Identity-v0', 'lrl/Chain-v0', 'lrl/Catch-v0', 'lrl/Ledger-v0'}\n"
+        "toys = {'lrl/Identity-v0', 'lrl/Chain-v0', 'lrl/Catch-v0', 'lrl/Ledger-v0', "
+        "'lrl/Masked-v0'}\n"
         "assert toys <= set(gymnasium.registry), toys\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=50)

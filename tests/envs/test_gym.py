@@ -8,6 +8,7 @@ import pytest
 from envs_rollout import assert_same, rollout
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import FrameStackObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -201,11 +202,26 @@ def test_other_spaces_are_refused_by_name(observation_space, action_space, suppo
 
 @pytest.mark.parametrize(
     ("dtype", "expected"),
-    [(np.uint8, "uint8"), (np.float16, "float32"), (np.float64, "float32"), (np.int32, "float32")],
+    [
+        (np.uint8, "uint8"),
+        (np.bool_, "bool"),
+        (np.float16, "float32"),
+        (np.float64, "float32"),
+        (np.int32, "float32"),
+    ],
 )
-def test_observations_become_uint8_or_float32(dtype, expected):
+def test_observations_become_uint8_bool_or_float32(dtype, expected):
     spec = spec_from_spaces(Box(0, 1, (2, 3), dtype), Discrete(4), "Any-v0")
     assert spec == EnvSpec((2, 3), expected, 4)
+
+
+@pytest.mark.parametrize("frame_stack", [1, 2])
+def test_booleans_stay_booleans(frame_stack):
+    space = Box(np.zeros((2, 3), bool), np.ones((2, 3), bool), dtype=bool)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    envs = SingleEnvs([FrameStackObservation(Scripted(space), frame_stack)])
+    shape = (1, frame_stack, 2, 3)
+    for observation in (envs.reset([0]), envs.step([0]).observation):
+        assert (observation.dtype, observation.shape) == (np.bool_, shape)
 
 
 def test_a_frame_stack_has_the_newest_frame_last_and_repeats_the_first():

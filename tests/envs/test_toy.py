@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lrl.envs import EnvConfig, make_envs
-from lrl.envs.toy import Catch, Chain, Identity, Ledger
+from lrl.envs.toy import Catch, Chain, Identity, Ledger, Masked
 
 
 def play(env, policy, episodes=20):
@@ -89,6 +89,34 @@ def test_catch_without_a_channel_axis_stacks_like_atari():
     assert step is not None
     assert step.terminated.all()
     assert total.tolist() == [1.0, 1.0]
+
+
+def test_masked_is_solved_by_the_right_one_of_the_allowed_actions():
+    env = Masked()
+    assert env.optimal_return == -5.0
+    right = play(env, lambda observation: int(observation.argmax()) % 4, 1)
+    assert right == [(-5.0, 5, True, False)]
+    left = play(env, lambda observation: (int(observation.argmax()) + 1) % 4, 1)
+    assert left == [(-50.0, 50, False, True)]
+    for action in (0, 2, 3):
+        with pytest.raises(ValueError, match=f"action {action} is forbidden at place"):
+            play(env, lambda _, action=action: action, 1)
+
+
+@pytest.mark.parametrize(("length", "num_actions"), [(2, 3), (9, 5)])
+def test_masked_of_any_size_says_what_is_allowed(length, num_actions):
+    env = Masked(length, num_actions)
+    _, info = env.reset(seed=0)
+    terminated = False
+    for place in range(length - 1):
+        allowed = info["action_mask"]
+        assert allowed.dtype == np.int8
+        assert np.flatnonzero(allowed).tolist() == sorted(
+            {place % num_actions, (place + 1) % num_actions}
+        )
+        _, _, terminated, _, info = env.step(place % num_actions)
+    assert terminated
+    assert not info["action_mask"].any()
 
 
 def test_ledger_encodes_in_base_256():

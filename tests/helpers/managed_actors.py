@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import queue
 import time
@@ -66,8 +67,7 @@ class Learner:
         except queue.Empty:
             return False
         with chunk:
-            copies = {name: column.copy() for name, column in vars(chunk.rows).items()}
-        self.rows[chunk.actor].append(Rows(**copies))
+            self.rows[chunk.actor].append(copy.deepcopy(chunk.rows))
         self.episodes += len(chunk.episode_return)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -116,7 +117,7 @@ class ListSink:
 
     def put(self, rows: Rows) -> None:
         for index in range(len(rows)):
-            row = Rows(*(column[index : index + 1].copy() for column in vars(rows).values()))
+            row = copy.deepcopy(rows[index : index + 1])
             self.streams.setdefault(int(rows.stream[index]), []).append(row)
 
     def put_episode(self, episode_return: float, length: int) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lrl.learner.dqn import DQN
-from lrl.networks import Encoder, QNetwork
+from lrl.networks import Encoder, QNetwork, ScalarHead
 from lrl.types import Batch, EnvSpec
 
 
@@ -30,9 +30,17 @@ def linear_dqn(tiny_spec: EnvSpec, **settings: Any) -> DQN:
     return DQN(encoder=FlatEncoder, env_spec=tiny_spec, **settings)
 
 
+def matrix_of(network: QNetwork) -> nn.Linear:
+    """Return the one layer of a linear network."""
+    head = network.head
+    assert isinstance(head, ScalarHead)
+    assert isinstance(head.layers.actions, nn.Linear)
+    return head.layers.actions
+
+
 def set_weights(network: QNetwork, weight: Sequence[Sequence[float]]) -> None:
     """Set the matrix (one row per action) of a linear network; its bias becomes 0."""
-    linear: Any = network.head.linear
+    linear = matrix_of(network)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor(weight))
         linear.bias.zero_()

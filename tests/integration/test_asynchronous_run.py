@@ -5,6 +5,7 @@ The environment labels every observation with where it is from, so each row can 
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import json
@@ -79,8 +80,7 @@ def records(tmp_path_factory):
     put, publish = Source.put, WeightStore.publish
 
     def spied_put(self: Source, rows: Rows) -> None:
-        copies = Rows(**{name: column.copy() for name, column in vars(rows).items()})
-        records.received.append((run.trainer.global_step, copies))
+        records.received.append((run.trainer.global_step, copy.deepcopy(rows)))
         put(self, rows)
 
     def spied_publish(self: WeightStore, vector: Any, version: int) -> None:

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
+from helpers.training_runs import AfterEachStep, Run, make_run, quiet, small_data
 from torch.utils.data import DataLoader
 
+from lrl import ActorLearnerCallback
 from lrl.actors.config import ActorConfig
 from lrl.actors.manager import ActorError
-from lrl.learner.dataset import ReplayDataset, default_learner_threads
+from lrl.learner.datamodule import dataset_of
+from lrl.learner.dataset import ReplayDataset
 from lrl.learner.sources import AsynchronousSource, Source
-from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer
+from lrl.learner.threads import default_learner_threads
+from lrl.replay import (
+    PrioritizedSampler,
+    RateLimiter,
+    RateLimiterConfig,
+    ReplayBuffer,
+    ReplayConfig,
+)
+from lrl.schedules import Exponential, Linear
 from lrl.transport import ChunkQueue
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind, Rows
+
+pytestmark = quiet
 
 SPEC = EnvSpec(observation_shape=(1,), observation_dtype="float32", num_actions=2)
 
@@ -141,6 +156,56 @@ def test_a_maximum_rate_is_held_though_batches_are_earned():
     assert time.monotonic() - started >= 0.19
     assert dataset.wait_seconds >= 0.15
     assert source_of(dataset).looks > 20  # actors were not forgotten meanwhile
+
+
+def test_what_is_annealed_is_set_before_each_batch():
+    dataset = make_dataset()
+    dataset._anneal = lambda: setattr(dataset.replay, "n_step", 4 - dataset.batches)
+    lengths = []
+    for _ in range(3):
+        batch = next(dataset)
+        lengths.append(dataset.replay.n_step)
+        assert batch.discount.tolist() == pytest.approx([0.99 ** lengths[-1]] * 4)
+    assert lengths == [4, 3, 2]
+
+
+def annealed_run(folder: Path, max_steps: int) -> tuple[Run, list[tuple[int, int, float]]]:
+    """Train on a schedule of n and gamma, and note what each learner step learnt from."""
+    seen = []
+
+    def note(trainer: L.Trainer, batch: Batch) -> None:
+        replay = dataset_of(trainer).replay
+        seen.append((trainer.global_step, replay.n_step, replay.gamma))
+
+    config = ReplayConfig(
+        capacity=100,
+        batch_size=8,
+        n_step=Linear(5.0, 1.0, 8),
+        gamma=Exponential(0.9, 0.99, 10, limit=1.0),
+        sampler=PrioritizedSampler,
+    )
+    callbacks = (AfterEachStep(note), ActorLearnerCallback(4, 0, 0))
+    data = small_data(replay=config)
+    return make_run(folder, *callbacks, data=data, max_steps=max_steps), seen
+
+
+def test_n_and_gamma_follow_the_learner_steps_also_after_a_resume(tmp_path):
+    first, before = annealed_run(tmp_path, 6)
+    first.fit()
+    second, after = annealed_run(tmp_path, 14)
+    second.fit(first.checkpoint("last"))
+    seen = before + after
+    assert [step for step, _, _ in seen] == list(range(1, 15))
+    assert [n for _, n, _ in seen] == [5, 4, 4, 4, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1]
+    assert [gamma for _, _, gamma in seen] == pytest.approx(
+        [1 - 0.1 ** (1 + min(step - 1, 10) / 10) for step, _, _ in seen]
+    )
+
+
+def test_the_capacity_has_to_suffice_for_the_longest_n(tmp_path):
+    data = small_data(replay=ReplayConfig(capacity=40, batch_size=8, n_step=Linear(2.0, 19.0, 9)))
+    with pytest.raises(ConfigError, match=r"n_step 19 need 21: set replay.capacity to at least 42"):
+        make_run(tmp_path, data=data).fit()
 
 
 def asynchronous(check: Any = lambda: None, **manager: Any) -> ReplayDataset:

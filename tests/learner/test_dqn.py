@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_networks import FlatEncoder, linear_dqn, make_batch, random_batch, set_weights
+from helpers.tiny_networks import (
+    FlatEncoder,
+    linear_dqn,
+    make_batch,
+    matrix_of,
+    random_batch,
+    set_weights,
+)
 
 from lrl.learner import DoubleBootstrap, MaxBootstrap
 from lrl.learner.dqn import DQN
@@ -95,7 +102,7 @@ def loss_and_gradient(spec: EnvSpec, weights: Sequence[float] | None):
     agent = agent_with(spec)
     result = agent.training_step(batch_of_four(weights), 0)
     result["loss"].backward()
-    linear: Any = agent.online.head.linear
+    linear = matrix_of(agent.online)
     return result["loss"].item(), linear.weight.grad, result["priorities"].tolist()
 
 
@@ -125,7 +132,7 @@ def test_large_errors_still_teach(tiny_spec: EnvSpec, error: float):
     agent = agent_with(tiny_spec)
     batch = make_batch([[error, 0.0]], [0], [0.0], [0.0], [[0.0, 0.0]])
     agent.training_step(batch, 0)["loss"].backward()
-    linear: Any = agent.online.head.linear
+    linear = matrix_of(agent.online)
     assert linear.bias.grad.tolist() == [1.0 if error > 0 else -1.0, 0.0]
 
 
@@ -137,7 +144,7 @@ def test_only_the_online_value_of_the_action_taken_learns(tiny_spec: EnvSpec, bo
     agent.training_step(batch, 0)["loss"].backward()
     assert all(p.grad is None and not p.requires_grad for p in agent.target.parameters())
     assert batch.next_observation.grad is None
-    linear: Any = agent.online.head.linear
+    linear = matrix_of(agent.online)
     assert linear.weight.grad[0].tolist() == [0.0, 0.0]
     assert linear.weight.grad[1].abs().min() > 0
 
@@ -146,7 +153,8 @@ def test_only_the_online_value_of_the_action_taken_learns(tiny_spec: EnvSpec, bo
 def test_the_order_of_a_batch_does_not_matter(tiny_spec: EnvSpec, bootstrap):
     agent = linear_dqn(tiny_spec, bootstrap=bootstrap)
     batch, order = random_batch(16), torch.randperm(16, generator=torch.Generator().manual_seed(0))
-    shuffled = Batch(**{name: tensor[order] for name, tensor in vars(batch).items()})
+    parts = {name: part[order] for name, part in vars(batch).items() if part is not None}
+    shuffled = Batch(**parts)
     straight, permuted = (agent.training_step(b, 0) for b in (batch, shuffled))
     torch.testing.assert_close(permuted["loss"], straight["loss"])
     torch.testing.assert_close(permuted["priorities"], straight["priorities"][order])
@@ -159,9 +167,10 @@ def test_gradient_equals_finite_differences(tiny_spec: EnvSpec):
         **{
             name: tensor.double() if tensor.is_floating_point() else tensor
             for name, tensor in vars(batch_of_four([0.5, 2.0, 0.25, 1.5])).items()
+            if tensor is not None
         }
     )
-    linear: Any = agent.online.head.linear
+    linear = matrix_of(agent.online)
     agent.training_step(batch, 0)["loss"].backward()
     step = 1e-6
     for index in torch.cartesian_prod(torch.arange(2), torch.arange(2)).tolist():

@@ -2,12 +2,11 @@
 
 import functools
 import math
-from typing import Any
 
 import lightning as L
 import pytest
 import torch
-from helpers.tiny_networks import linear_dqn, make_batch, set_weights
+from helpers.tiny_networks import linear_dqn, make_batch, matrix_of, set_weights
 from helpers.trainers import SGD, Recorder, batches, equal, train
 
 from lrl.learner.dqn import DQN, is_logging_step
@@ -60,7 +59,7 @@ def test_an_update_by_hand(tiny_spec: EnvSpec):
     batch = make_batch([[1.0, 2.0]], [1], [1.0], [0.5], [[1.0, 1.0]])
     train(agent, [batch], log_every_n_steps=1)
     # Prediction 2, target 1 + 0.5 * 3 = 2.5, so the gradient is -0.5 times (1, 2, and 1).
-    linear: Any = agent.online.head.linear
+    linear = matrix_of(agent.online)
     torch.testing.assert_close(linear.weight.detach(), torch.tensor([[1.0, 0.0], [0.05, 1.1]]))
     torch.testing.assert_close(linear.bias.detach(), torch.tensor([0.0, 0.05]))
     assert {name: value.item() for name, value in agent.statistics.items()} == pytest.approx(
@@ -92,7 +91,7 @@ def test_the_gradient_norm_is_clipped_and_reported(tiny_spec: EnvSpec, settings,
     agent = linear_dqn(tiny_spec, optimizer=functools.partial(torch.optim.SGD, lr=1.0))
     set_weights(agent.online, [[0.0, 0.0], [0.0, 0.0]])
     train(agent, [steep_batch()], log_every_n_steps=1, **settings)
-    linear: Any = agent.online.head.linear
+    linear = matrix_of(agent.online)
     moved = [*linear.weight[0].tolist(), linear.bias[0].item()]
     assert moved == pytest.approx([-3.0 * scale, -4.0 * scale, -scale], rel=1e-4)
     assert agent.statistics["train/grad_norm"].item() == pytest.approx(math.sqrt(26))  # unclipped
@@ -102,7 +101,7 @@ def test_gradients_can_be_clipped_by_value(tiny_spec: EnvSpec):
     agent = linear_dqn(tiny_spec, optimizer=functools.partial(torch.optim.SGD, lr=1.0))
     set_weights(agent.online, [[0.0, 0.0], [0.0, 0.0]])
     train(agent, [steep_batch()], gradient_clip_val=3.5, gradient_clip_algorithm="value")
-    linear: Any = agent.online.head.linear
+    linear = matrix_of(agent.online)
     assert linear.weight[0].tolist() == [-3.0, -3.5]
 
 
@@ -126,7 +125,13 @@ def test_accumulated_batches_are_one_learner_step(tiny_spec: EnvSpec):
     parts = batches(6)
     halves = [parts[start : start + 2] for start in (0, 2, 4)]
     whole = [
-        Batch(**{name: torch.cat([getattr(b, name) for b in pair]) for name in vars(pair[0])})
+        Batch(
+            **{
+                name: torch.cat([getattr(b, name) for b in pair])
+                for name, part in vars(pair[0]).items()
+                if part is not None
+            }
+        )
         for pair in halves
     ]
     results = []

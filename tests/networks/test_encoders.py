@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from lrl.networks import Encoder, MLPEncoder, NatureEncoder
+from lrl.networks import ConvEncoder, Encoder, ImpalaEncoder, MLPEncoder, NatureEncoder
+from lrl.networks.layers import NoisyLinear
 from lrl.types import ConfigError
 
 
@@ -75,3 +76,113 @@ def test_scaling_does_not_change_the_batch():
     observation = torch.full((1, 3), 255, dtype=torch.uint8)
     Recorder()(observation)
     assert observation.tolist() == [[255, 255, 255]]
+
+
+def test_booleans_become_zero_and_one():
+    encoder = Recorder()
+    encoder(torch.tensor([[False, True]]))
+    assert encoder.seen.dtype == torch.float32
+    assert encoder.seen.tolist() == [[0.0, 1.0]]
+
+
+def test_a_torso_without_a_dense_layer_leaves_the_features_to_the_head():
+    assert NatureEncoder((4, 84, 84), hidden_size=None).num_features == 3136
+    encoder = ConvEncoder((6, 10, 10), layers=((16, 3, 1),), hidden_size=None)
+    assert encoder.num_features == 16 * 8 * 8
+    assert encoder(torch.zeros(2, 6, 10, 10, dtype=torch.bool)).shape == (2, 1024)
+
+
+def test_conv_encoder_takes_one_pixel_more_and_no_fewer():
+    layers = ((8, 5, 5), (8, 5, 5))  # 5 of 5: 25 pixels leave one
+    assert ConvEncoder((4, 25, 25), layers, hidden_size=None).num_features == 8
+    with pytest.raises(ConfigError, match=r"at least 25 pixels a side, got \(4, 24, 25\)"):
+        ConvEncoder((4, 24, 25), layers)
+    with pytest.raises(ConfigError, match=r"encoder\.layers must list channels.* got \(8, 0, 1\)"):
+        ConvEncoder((4, 25, 25), ((8, 0, 1),))
+
+
+def test_impala_encoder_has_the_published_layers():
+    encoder = ImpalaEncoder((4, 84, 84))
+    convolutions = [layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d)]
+    pairs = [(layer.in_channels, layer.out_channels) for layer in convolutions]
+    blocks = [[(channels, channels)] * 4 for channels in (16, 32, 32)]
+    assert pairs == [(4, 16), *blocks[0], (16, 32), *blocks[1], (32, 32), *blocks[2]]
+    assert encoder.convolutions(torch.zeros(2, 4, 84, 84)).shape == (2, 32 * 11 * 11)
+    assert encoder(torch.zeros(2, 4, 84, 84, dtype=torch.uint8)).shape == (2, 256)
+    wide = ImpalaEncoder((1, 40, 40), width=2, pool_size=6, hidden_size=None)
+    assert wide.num_features == 64 * 6 * 6
+    small = ImpalaEncoder((1, 9, 9), pool_size=6, hidden_size=None)
+    assert small.num_features == 32 * 6 * 6  # pooling may enlarge as well
+
+
+def test_spectral_norm_bounds_the_residual_convolutions():
+    torch.manual_seed(0)
+    encoder = ImpalaEncoder((1, 16, 16), spectral_norm=True)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.mul_(10.0)
+        for _ in range(50):  # each forward in training mode takes a step of the power iteration
+            encoder(torch.rand(1, 1, 16, 16))
+    weights = [layer.weight for layer in encoder.modules() if isinstance(layer, nn.Conv2d)]
+    norms = [float(torch.linalg.matrix_norm(w.detach().flatten(1), 2)) for w in weights]
+    assert norms[1] == pytest.approx(1.0, rel=0.01)
+    assert sum(norm < 1.05 for norm in norms) == 12  # all but the first of each section
+
+
+ENCODERS = [
+    (MLPEncoder, (100,), {"hidden_sizes": (8, 7)}),
+    (ConvEncoder, (3, 10, 10), {"hidden_size": 7}),
+    (NatureEncoder, (1, 36, 36), {"hidden_size": 7}),
+    (ImpalaEncoder, (1, 16, 16), {"hidden_size": 7}),
+]
+
+
+@pytest.mark.parametrize(("encoder_class", "shape", "settings"), ENCODERS)
+def test_the_last_layer_may_be_noisy(encoder_class, shape, settings):
+    torch.manual_seed(0)
+    encoder = encoder_class(shape, noisy=True, noisy_sigma=0.3, **settings)
+    (noisy,) = [layer for layer in encoder.modules() if isinstance(layer, NoisyLinear)]
+    assert noisy.out_features == encoder.num_features == 7
+    torch.testing.assert_close(noisy.bias_sigma, torch.full((7,), 0.3 / noisy.in_features**0.5))
+    observation = torch.rand(2, *shape)
+    quiet = encoder.eval()(observation)
+    noisy.sample_noise()
+    assert torch.equal(encoder(observation), quiet)
+    assert not torch.equal(encoder.train()(observation), quiet)
+
+
+@pytest.mark.parametrize(("encoder_class", "shape", "settings"), ENCODERS)
+def test_layer_norm_makes_features_independent_of_the_scale(encoder_class, shape, settings):
+    torch.manual_seed(0)
+    plain, normed = (encoder_class(shape, layer_norm=on, **settings) for on in (False, True))
+    norms = [layer for layer in normed.modules() if isinstance(layer, nn.GroupNorm | nn.LayerNorm)]
+    assert norms
+    for encoder in (plain, normed):
+        for name, parameter in encoder.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+    observation = torch.rand(2, *shape)
+    torch.testing.assert_close(plain(10 * observation), 10 * plain(observation))
+    torch.testing.assert_close(normed(10 * observation), normed(observation), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ImpalaEncoder((4,)), r"ImpalaEncoder needs .* at least 8 pixels a side"),
+        (lambda: ImpalaEncoder((1, 16, 16), width=0), r"encoder\.width must be at least 1, got 0"),
+        (lambda: ImpalaEncoder((1, 16, 16), pool_size=0), r"encoder\.pool_size must be at least 1"),
+        (
+            lambda: ImpalaEncoder((1, 16, 16), hidden_size=None, layer_norm=True),
+            r"encoder\.layer_norm is true, but encoder\.hidden_size is null",
+        ),
+        (
+            lambda: NatureEncoder((1, 36, 36), hidden_size=None, noisy=True),
+            r"encoder\.noisy is true, but encoder\.hidden_size is null",
+        ),
+        (lambda: NatureEncoder((1, 36, 36), hidden_size=0), r"encoder\.hidden_size must be at"),
+    ],
+)
+def test_settings_that_cannot_be(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -65,6 +66,14 @@ def filled(*rows_of_streams: list[Row], capacity: int = 400, **settings) -> Repl
     for stream, rows in enumerate(rows_of_streams):
         buffer.append(pack([(stream, row) for row in rows]))
     return buffer
+
+
+def leaves(buffer: ReplayBuffer) -> dict[tuple[int, int], float]:
+    """The weights that a prioritised sampler gives to the rows it may draw."""
+    sampler: Any = buffer._sampler
+    slots = sampler._tree.positive()
+    keys = [(stream, number) for stream, number in buffer.streams.keys_in(slots).tolist()]
+    return dict(zip(keys, sampler._tree.get(slots).tolist(), strict=True))
 
 
 @dataclass

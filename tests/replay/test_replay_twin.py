@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_rows import Expected, NaiveReplay, RandomStream, make_spec, pack
+from replay_rows import Expected, NaiveReplay, RandomStream, leaves, make_spec, pack
 
-from lrl.replay import NotEnoughRows, ReplayBuffer, Sampler, UniformSampler
+from lrl.replay import (
+    NotEnoughRows,
+    PrioritizedSampler,
+    RankSampler,
+    ReplayBuffer,
+    Sampler,
+    Transitions,
+    UniformSampler,
+)
+from lrl.schedules import Constant
 from lrl.types import Batch, Rows
 
 
@@ -20,6 +31,9 @@ class TrackingSampler(UniformSampler):
 
     def __init__(self) -> None:
         self.keys: set[tuple[int, int]] = set()
+
+    def attach(self, transitions: Transitions) -> None:
+        pass
 
     def rows_changed(self, added: np.ndarray, removed: np.ndarray) -> None:
         fresh = as_set(added)
@@ -148,3 +162,91 @@ def test_any_row_kinds_equal_twin(seed: int, frame_stack: int, n_step: int) -> N
         expected = twin.transitions(n_step, 0.5)
         assert as_set(buffer.samplable_keys()) == set(expected)
         assert_equals_twin(all_transitions(buffer), expected)
+
+
+class NaivePriorities:
+    """A dict of the priorities of all samplable rows."""
+
+    def __init__(self) -> None:
+        self.priorities: dict[tuple[int, int], float] = {}
+        self.highest = 1.0
+
+    def keep_only(self, samplable: set[tuple[int, int]]) -> None:
+        known = self.priorities
+        self.priorities = {key: known.get(key, self.highest) for key in sorted(samplable)}
+
+    def update(self, keys: list[tuple[int, int]], priorities: list[float]) -> None:
+        for key, priority in zip(keys, priorities, strict=True):
+            self.highest = max(self.highest, priority)
+            if key in self.priorities:
+                self.priorities[key] = priority
+
+    def weights(self, sampler: Sampler) -> dict[tuple[int, int], float]:
+        """Weights by the paper's formulas; those of ranks just after a sort."""
+        if isinstance(sampler, PrioritizedSampler):
+            return {key: (p + 1e-6) ** 0.6 for key, p in self.priorities.items()}
+        ranks = {
+            key: 1 + sum(other > priority for other in self.priorities.values())
+            for key, priority in self.priorities.items()
+        }
+        return {key: rank**-0.7 for key, rank in ranks.items()}
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(["proportional", "rank"]),
+    normalisation=st.sampled_from(["batch", "buffer"]),
+    frame_stack=st.integers(1, 3),
+    num_streams=st.integers(1, 3),
+    extra_rows=st.integers(0, 70),
+    chunk_rows=st.integers(1, 120),
+    hazard=st.sampled_from([0.0, 0.05, 0.3]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_prioritised_samplers_equal_twin(
+    kind: str,
+    normalisation: Literal["batch", "buffer"],
+    frame_stack: int,
+    num_streams: int,
+    extra_rows: int,
+    chunk_rows: int,
+    hazard: float,
+    seed: int,
+) -> None:
+    """Append, overwrite, anneal, sample and update, with streams of any odd length."""
+    sampler = (
+        PrioritizedSampler(0.6, Constant(0.5), weight_normalisation=normalisation)
+        if kind == "proportional"
+        else RankSampler(0.7, Constant(0.5), 1, normalisation)
+    )
+    rng = np.random.default_rng(seed)
+    rows_per_stream = frame_stack + 6 + extra_rows
+    buffer = make_buffer(frame_stack, rows_per_stream * num_streams, num_streams, 1, 0.5, sampler)
+    replay, twin = NaiveReplay(rows_per_stream, num_streams, frame_stack), NaivePriorities()
+    environments = [RandomStream(rng, frame_stack, hazard) for _ in range(num_streams)]
+    past: list[tuple[int, int]] = []
+    for _ in range(10):
+        streams = rng.integers(num_streams, size=chunk_rows)
+        rows = [(int(stream), environments[stream].next_row()) for stream in streams]
+        replay.append(rows)
+        append_and_spoil(buffer, pack(rows))
+        twin.keep_only(set(replay.transitions(buffer.n_step, 0.5)))
+        buffer.n_step = int(rng.integers(1, 6))
+        twin.keep_only(set(replay.transitions(buffer.n_step, 0.5)))
+        if not twin.priorities:
+            with pytest.raises(NotEnoughRows):
+                buffer.sample(5)
+            continue
+        batch = buffer.sample(5)
+        weights = twin.weights(sampler)
+        assert leaves(buffer) == pytest.approx(weights)
+        drawn = [(stream, number) for stream, number in batch.keys.tolist()]
+        raw = {key: (weight / sum(weights.values())) ** -0.5 for key, weight in weights.items()}
+        largest = max(raw.values() if normalisation == "buffer" else [raw[key] for key in drawn])
+        assert batch.weights.tolist() == pytest.approx([raw[key] / largest for key in drawn])
+        past += drawn
+        chosen = [past[index] for index in rng.integers(len(past), size=7)]  # some stale or twice
+        priorities = rng.integers(0, 40, 7) / 8  # some equal
+        buffer.update_priorities(torch.tensor(chosen), torch.from_numpy(priorities))
+        twin.update(chosen, priorities.tolist())
+        assert buffer.metrics()["replay/priority_max"] == twin.highest

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from replay_rows import episode, filled, pack
+from replay_rows import episode, filled
 
-from lrl.replay import Sampler, UniformSampler
+from lrl.replay import Sampler, Transitions, UniformSampler
 
 
 class RecordingSampler(UniformSampler):
@@ -14,6 +14,9 @@ class RecordingSampler(UniformSampler):
     def __init__(self) -> None:
         self.updates: list[tuple[list, list]] = []
 
+    def attach(self, transitions: Transitions) -> None:
+        self.transitions = transitions
+
     def rows_changed(self, added: np.ndarray, removed: np.ndarray) -> None:
         pass
 
@@ -21,14 +24,14 @@ class RecordingSampler(UniformSampler):
         self.updates.append((keys.tolist(), priorities.tolist()))
 
 
-def test_priorities_of_rows_that_are_not_stored_are_dropped() -> None:
+def test_priorities_reach_the_sampler_as_they_are() -> None:
     sampler = RecordingSampler()
-    buffer = filled(episode([1.0] * 10, end="open"), capacity=10, sampler=sampler)
+    buffer = filled(episode([1.0] * 10), sampler=sampler)
     assert buffer.needs_priorities
-    keys = torch.tensor([[0, 1], [0, 7], [0, 18]])  # overwritten, stored, not yet written
-    buffer.append(pack([(0, row) for row in episode([1.0] * 5, end="open")]))
+    assert sampler.transitions.streams is buffer.streams
+    keys = torch.tensor([[0, 1], [0, 7], [0, 18]])
     buffer.update_priorities(keys, torch.tensor([1.0, 2.0, 3.0], requires_grad=True))
-    assert sampler.updates == [([[0, 7]], [2.0])]
+    assert sampler.updates == [([[0, 1], [0, 7], [0, 18]], [1.0, 2.0, 3.0])]
 
 
 def test_uniform_ignores_priorities() -> None:
@@ -37,16 +40,23 @@ def test_uniform_ignores_priorities() -> None:
     before = buffer.state_dict()
     buffer.update_priorities(torch.tensor([[0, 0]]), torch.tensor([1.0]))
     assert torch.equal(before["generator"], buffer.state_dict()["generator"])
+    assert buffer.metrics() == {}
 
 
-def test_a_sampler_must_do_what_it_announces() -> None:
+@pytest.mark.parametrize(
+    ("method", "arguments"), [("attach", 1), ("rows_changed", 2), ("update_priorities", 2)]
+)
+def test_a_sampler_must_do_what_it_announces(method: str, arguments: int) -> None:
     class Careless(Sampler):
         needs_priorities = True
 
         def sample(self, transitions, batch_size, generator):
             raise AssertionError
 
-    with pytest.raises(NotImplementedError, match=r"Careless .* define rows_changed"):
-        filled(episode([1.0]), sampler=Careless())
+    with pytest.raises(NotImplementedError, match=f"Careless .* define {method}"):
+        getattr(Careless(), method)(*[None] * arguments)
+
+
+def test_uniform_sampling_has_no_state() -> None:
     with pytest.raises(ValueError, match="has no state"):
         UniformSampler().load_state_dict({"beta": 1.0})

@@ -1,3 +1,4 @@
+import copy
 import pickle
 import threading
 import time
@@ -45,8 +46,7 @@ class Loop:
         while self.queue.qsize():
             with self.take() as chunk:
                 sizes.append(len(chunk))
-                copied = [np.array(column) for column in vars(chunk.rows).values()]
-                self.rows.append(Rows(*copied))
+                self.rows.append(copy.deepcopy(chunk.rows))
                 pairs = zip(chunk.episode_return, chunk.episode_length, strict=True)
                 self.episodes += [(float(value), int(length)) for value, length in pairs]
         return sizes

@@ -1,0 +1,168 @@
+"""Scores of the recipes: train and test each with several seeds, one row of a CSV per finished run.
+
+Run `python -m lrl.benchmark.scores` from the root of the repository. Runs that the file already
+holds are left out, so that hours of runs can be done in pieces; `--table` prints what it holds.
+A run's score is the mean return of its best checkpoint over the episodes of `lrl test`, whose
+seeds neither training nor its evaluations use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+FIELDS: tuple[str, ...] = (
+    "recipe", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
+    "validation", "cores", "torch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Task:
+    """A recipe and what it has to reach.
+
+    Attributes:
+        recipe: Name of the YAML file in `configs/`.
+        bar: Least score.
+        seconds: Most seconds of `lrl fit`, start-up and evaluations included.
+        seeds: Number of training seeds, from 0.
+    """
+
+    recipe: str
+    bar: float
+    seconds: float
+    seeds: int = 5
+
+
+TASKS = (
+    Task("cartpole", bar=475, seconds=60),
+    Task("cartpole_rainbow", bar=475, seconds=60),
+    Task("cartpole_iqn", bar=475, seconds=60),
+    Task("lunarlander", bar=200, seconds=600),
+    Task("acrobot", bar=-80, seconds=180),
+    Task("mountaincar", bar=-110, seconds=180),
+    # Published scores of DQN after as many frames (Young and Tian 2019).
+    Task("minatar_breakout", bar=9, seconds=1200, seeds=3),
+    Task("minatar_asterix", bar=12, seconds=1200, seeds=3),
+    Task("minatar_freeway", bar=48, seconds=1200, seeds=3),
+    Task("minatar_space_invaders", bar=32, seconds=1200, seeds=3),
+)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file of scores; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append_row(path: Path, row: dict[str, object]) -> None:
+    """Add one finished run to the file, which is complete after every row."""
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def run(recipe: str, seed: int) -> dict[str, object]:
+    """Train and test a recipe in processes of their own; return its row."""
+    with tempfile.TemporaryDirectory() as runs:
+        command = [sys.executable, "-m", "lrl"]
+        settings = ["--config", f"configs/{recipe}.yaml", "--runs", runs]
+        seeded = [*settings, "--seed_everything", str(seed)]
+        started = time.perf_counter()
+        _call([*command, "fit", *seeded, "--trainer.enable_progress_bar", "false"])
+        seconds = time.perf_counter() - started
+        output = _call([*command, "test", *seeded, "--ckpt_path", "best"])
+        score = re.search(r"return (-?[\d.]+) ± ([\d.]+) over (\d+) episodes", output)
+        if score is None:
+            raise RuntimeError(f"lrl test printed no score:\n{output}")
+        summary = json.loads(next(Path(runs).glob("*/version_0/summary.json")).read_text())
+    return {
+        "recipe": recipe,
+        "seed": seed,
+        "score": score[1],
+        "deviation": score[2],
+        "seconds": round(seconds, 1),
+        "env_steps": summary["env_steps"],
+        "learner_steps": summary["learner_steps"],
+        "validation": round(summary["best_return_mean"], 1),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__.partition("+")[0],
+    }
+
+
+def _call(command: Sequence[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def table(rows: Sequence[dict[str, str]]) -> str:
+    """Return the scores as a Markdown table, one line per recipe in the order of `TASKS`."""
+    lines = [
+        "| recipe | scores by seed | median | bar | reached | seconds (median) | env steps |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for task in TASKS:
+        runs = [row for row in rows if row["recipe"] == task.recipe]
+        if not runs:
+            continue
+        runs.sort(key=lambda row: int(row["seed"]))
+        scores = [float(row["score"]) for row in runs]
+        seconds = [float(row["seconds"]) for row in runs]
+        reached = sum(
+            score >= task.bar and time <= task.seconds
+            for score, time in zip(scores, seconds, strict=True)
+        )
+        env_steps = median(int(row["env_steps"]) for row in runs)
+        lines.append(
+            f"| `{task.recipe}` | {', '.join(f'{score:.1f}' for score in scores)} "
+            f"| {median(scores):.1f} | {task.bar:g} in {task.seconds:g} s "
+            f"| {reached} of {len(runs)} | {median(seconds):.0f} | {env_steps:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = [task.recipe for task in TASKS]
+    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="Recipes to run; all if none.")
+    parser.add_argument("--csv", type=Path, default=Path("docs/scores.csv"), help="File of rows.")
+    parser.add_argument("--table", action="store_true", help="Print the table and run nothing.")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.recipes) - set(names))
+    if unknown:
+        parser.error(f"unknown recipes {', '.join(unknown)}: choose from {', '.join(names)}")
+    done = {(row["recipe"], int(row["seed"])) for row in read_rows(arguments.csv)}
+    for task in TASKS if not arguments.table else ():
+        if arguments.recipes and task.recipe not in arguments.recipes:
+            continue
+        for seed in range(task.seeds):
+            if (task.recipe, seed) not in done:
+                row = run(task.recipe, seed)
+                append_row(arguments.csv, row)
+                print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    print(table(read_rows(arguments.csv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""How many threads of torch the learner takes beside its actors."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_info
+
+
+def share_cores(threads: int | None, ranks: int, num_actors: int) -> int:
+    """Set the learner's threads, say how many, and return how many there were before.
+
+    Args:
+        threads: Number asked for; None leaves each actor a core.
+        ranks: Learners on this machine.
+        num_actors: Actors of each of them.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = threads or default_learner_threads((cpus or 1) // ranks, num_actors)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    rank_zero_info(
+        f"learner: {threads} torch thread(s) on {cpus} core(s) beside {num_actors} actor(s) "
+        "(data.learner_threads)"
+    )
+    return before
+
+
+def default_learner_threads(cpus: int, num_actors: int) -> int:
+    """Return the torch threads of a learner beside busy actors: what they leave, at least one.
+
+    Two threads beside one busy process made an update 3 to 27 times slower than on an idle
+    machine, because each barrier waits for the descheduled thread (docs/architecture.md).
+
+    Example:
+        >>> [default_learner_threads(8, actors) for actors in (0, 2, 16)]
+        [8, 6, 1]
+    """
+    return max(1, cpus - num_actors)

@@ -1,0 +1,112 @@
+"""Layers: noisy linear layers, and the layers between features and the values of actions."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lrl.types import ConfigError
+
+
+class NoisyLinear(nn.Linear):
+    """A linear layer whose weights carry learnt, factorised Gaussian noise while it trains.
+
+    `sample_noise` draws; until it is called first there is none. In eval mode the noise is off.
+
+    Reference: Fortunato et al. 2018, https://arxiv.org/abs/1706.10295, equations 9 to 11 and
+    section 3.2 for the initial values.
+
+    Args:
+        in_features: Size of the input.
+        out_features: Size of the output.
+        sigma: Initial standard deviation of the noise, times the square root of `in_features`
+            (the paper's sigma_0 = 0.5).
+    """
+
+    input_noise: Tensor
+    output_noise: Tensor
+
+    def __init__(self, in_features: int, out_features: int, sigma: float = 0.5) -> None:
+        super().__init__(in_features, out_features)
+        if not 0.0 < sigma < float("inf"):
+            raise ConfigError(f"noisy_sigma must be above 0, got {sigma}")
+        # nn.Linear has drawn weight and bias as the paper asks: within 1 / sqrt(in_features) of 0.
+        initial = sigma / math.sqrt(in_features)
+        self.weight_sigma = nn.Parameter(torch.full_like(self.weight, initial))
+        self.bias_sigma = nn.Parameter(torch.full_like(self.bias, initial))
+        # Not in the state dict: noise is neither saved nor sent to the actors.
+        self.register_buffer("input_noise", torch.zeros(in_features), persistent=False)
+        self.register_buffer("output_noise", torch.zeros(out_features), persistent=False)
+
+    @torch.no_grad()
+    def sample_noise(self) -> None:
+        """Draw new noise from torch's global generator."""
+        for noise in (self.input_noise, self.output_noise):
+            noise.normal_()
+            noise.copy_(noise.sign() * noise.abs().sqrt())
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
+        """Return the layer's output, with the noise drawn last while in training mode."""
+        output = functional.linear(input, self.weight, self.bias)
+        if not self.training:
+            return output
+        # The outer product of both noises, without ever being a matrix.
+        noisy = functional.linear(input * self.input_noise, self.weight_sigma, self.bias_sigma)
+        return output + noisy * self.output_noise
+
+
+class ActionLayers(nn.Module):
+    """From features `[..., features]` to some numbers per action, `[..., actions, size]`.
+
+    One linear layer, after a hidden one with ReLU where `hidden_size` is given. Dueling layers
+    compute a value V and advantages A apart, each that way, and return V + A - mean of A over
+    actions, separately for each of the `size` numbers.
+
+    Reference: Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9.
+
+    Args:
+        num_features: Size of the input.
+        num_actions: Number of actions.
+        size: Numbers per action.
+        hidden_size: Units of the hidden layer; None leaves it out.
+        dueling: Whether value and advantages have layers of their own.
+        noisy: Whether all layers are `NoisyLinear`.
+        noisy_sigma: Their initial noise.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_actions: int,
+        size: int = 1,
+        hidden_size: int | None = None,
+        dueling: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if hidden_size is not None and hidden_size < 1:
+            raise ConfigError(f"head.hidden_size must be at least 1 or null, got {hidden_size}")
+        linear = functools.partial(NoisyLinear, sigma=noisy_sigma) if noisy else nn.Linear
+
+        def layers(outputs: int) -> nn.Module:
+            if hidden_size is None:
+                return linear(num_features, outputs)
+            hidden = linear(num_features, hidden_size)
+            return nn.Sequential(hidden, nn.ReLU(), linear(hidden_size, outputs))
+
+        self.shape = (num_actions, size)
+        self.actions = layers(num_actions * size)
+        self.value = layers(size) if dueling else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return `[..., actions, size]`."""
+        actions = self.actions(features).unflatten(-1, self.shape)
+        if self.value is None:
+            return actions
+        value = self.value(features).unsqueeze(-2)
+        return value + actions - actions.mean(dim=-2, keepdim=True)

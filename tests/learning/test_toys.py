@@ -1,0 +1,90 @@
+"""Every head with every bootstrap rule solves the toys (minutes; `make test-all`)."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from helpers.training_runs import make_run, quiet, small_data
+
+from lrl import DQN, ActorConfig, ActorLearnerCallback, EvaluationConfig, RateLimiterConfig
+from lrl.actors.exploration import EpsilonGreedy
+from lrl.evaluation import run_episodes
+from lrl.learner import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
+from lrl.networks import (
+    CategoricalHead,
+    Head,
+    ImplicitQuantileHead,
+    MLPEncoder,
+    QuantileHead,
+    ScalarHead,
+)
+from lrl.replay import PrioritizedSampler, ReplayConfig
+from lrl.schedules import Linear
+
+pytestmark = [*quiet, pytest.mark.learning, pytest.mark.timeout(120)]
+
+HEADS = {
+    "scalar": ScalarHead,
+    "categorical": functools.partial(CategoricalHead, num_atoms=21, v_min=-2.0, v_max=2.0),
+    "quantile": functools.partial(QuantileHead, num_quantiles=16),
+    "implicit": functools.partial(ImplicitQuantileHead, num_quantiles=8, num_target_quantiles=8),
+}
+RULES = {"max": MaxBootstrap, "double": DoubleBootstrap, "munchausen": MunchausenBootstrap}
+
+
+def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
+    """Train for 600 learner steps; return the mean return of 20 episodes and the optimal one."""
+    torch.manual_seed(seed)
+    replay = parts.pop("replay", ReplayConfig(capacity=5000, batch_size=64, gamma=0.95))
+    run = make_run(
+        folder,
+        ActorLearnerCallback(1, 0, 0),
+        module=DQN(
+            encoder=functools.partial(MLPEncoder, hidden_sizes=(64,)),
+            optimizer=functools.partial(torch.optim.Adam, lr=3e-3),
+            target_update_period_learner_steps=20,
+            **parts,
+        ),
+        data=small_data(
+            toy,
+            actors=ActorConfig(num_actors=0, envs_per_actor=8),
+            exploration=EpsilonGreedy(Linear(1.0, 0.1, 3000)),
+            replay=replay,
+            rate=RateLimiterConfig(samples_per_insert=8.0, min_size_env_steps=200),
+            evaluation=EvaluationConfig(episodes=20),
+            seed=seed,
+        ),
+        max_steps=600,
+        log_every_n_steps=200,
+    ).fit()
+    run.module.eval()
+
+    def q(observation: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return run.module(torch.from_numpy(observation)).numpy()
+
+    episodes = run_episodes(run.data.env, q, range(20), epsilon=0.0, max_frames=200)
+    return float(episodes.returns.mean()), {"lrl/Chain-v0": 0.6, "lrl/Catch-v0": 1.0}[toy]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("toy", ["lrl/Chain-v0", "lrl/Catch-v0"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_with_every_rule(tmp_path, head: str, rule: str, toy: str, seed: int):
+    reached, optimal = score(tmp_path, toy, seed, head=HEADS[head], bootstrap=RULES[rule])
+    assert reached >= optimal - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_parts_together(tmp_path, seed: int):
+    head: type[Head] | functools.partial[Head] = functools.partial(
+        HEADS["implicit"], dueling=True, noisy=True, hidden_size=64
+    )
+    replay = ReplayConfig(5000, 64, n_step=3, gamma=0.95, sampler=PrioritizedSampler)
+    parts = {"head": head, "bootstrap": MunchausenBootstrap, "replay": replay}
+    reached, optimal = score(tmp_path, "lrl/Catch-v0", seed, **parts)
+    assert reached >= optimal - 1e-6

@@ -20,7 +20,7 @@ from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.logging import log_configuration
 from lrl.learner import DQN, ReplayDataModule
-from lrl.learner.datamodule import callbacks_of
+from lrl.learner.checks import callbacks_of
 from lrl.types import ConfigError
 
 _SUBCOMMANDS = ("fit", "validate", "test")

@@ -34,6 +34,7 @@ class ActorLearnerCallback(Checkpoint):
     """
 
     syncs_weights = True
+    updates_priorities = True
 
     def __init__(
         self,

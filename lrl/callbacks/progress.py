@@ -11,7 +11,8 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
 from lrl.callbacks.actor_learner import ActorLearnerCallback
-from lrl.learner.datamodule import callbacks_of, dataset_of
+from lrl.learner.checks import callbacks_of
+from lrl.learner.datamodule import dataset_of
 from lrl.types import ConfigError
 
 _BAR_FORMAT = "{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}"

@@ -53,6 +53,8 @@ class WeightSync(L.Callback):
 class PriorityUpdate(L.Callback):
     """Hand the priorities of every batch to the sampler (uniform sampling ignores them)."""
 
+    updates_priorities = True
+
     def on_train_batch_end(
         self,
         trainer: L.Trainer,

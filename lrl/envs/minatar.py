@@ -58,7 +58,8 @@ class MinAtar(gymnasium.Env):
         self._game = package.Environment(game, repeat_action_probability, difficulty_ramping)
         self._actions = self._game.minimal_action_set() if minimal_actions else range(6)
         height, width, channels = self._game.state_shape()
-        self.observation_space = Box(0, 1, (channels, height, width), bool)
+        boolean: Any = np.bool_  # which Box takes, but its annotation does not
+        self.observation_space = Box(0, 1, (channels, height, width), boolean)
         self.action_space = Discrete(len(self._actions))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):

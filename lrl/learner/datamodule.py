@@ -18,12 +18,13 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs, make_spec
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
+from lrl.learner.checks import check_callbacks
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
 from lrl.learner.threads import share_cores
 from lrl.networks.q_network import QNetwork, vector_size, write_vector
-from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig
+from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
 from lrl.transport import ChunkQueue, WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
 
@@ -92,24 +93,15 @@ class ReplayDataModule(L.LightningDataModule):
             )
         if stage != "fit":
             return
-        self._check_weight_sync()
+        sampler = self.replay.sampler()
+        check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
         self._threads_before = share_cores(
             self.learner_threads, self._trainer().num_devices, self.actors.num_actors
         )
         if self.dataset is None:
-            self._build_dataset(spec)
+            self._build_dataset(spec, sampler)
 
-    def _check_weight_sync(self) -> None:
-        callbacks = callbacks_of(self._trainer())
-        synced = any(getattr(callback, "syncs_weights", False) for callback in callbacks)
-        if self.actors.num_actors > 0 and not synced:
-            raise ConfigError(
-                f"actors.num_actors is {self.actors.num_actors} but no callback syncs weights, so "
-                "the actors would never improve: add ActorLearnerCallback() to the Trainer's "
-                "callbacks, or set actors.num_actors to 0"
-            )
-
-    def _build_dataset(self, spec: EnvSpec) -> None:
+    def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
         synchronous = self.actors.num_actors == 0
         streams = max(1, self.actors.num_actors) * self.actors.envs_per_actor
         insert_size = self.actors.envs_per_actor if synchronous else self.actors.chunk_rows
@@ -126,7 +118,7 @@ class ReplayDataModule(L.LightningDataModule):
             streams,
             n_step=self.replay.largest_n_step,
             gamma=self.replay.gamma_at(0),
-            sampler=self.replay.sampler(),
+            sampler=sampler,
             seed=self.seed + 2**20 * self._trainer().global_rank,
             device=self.replay.device,
         )
@@ -293,8 +285,3 @@ def dataset_of(trainer: L.Trainer) -> ReplayDataset:
     dataset = datamodule_of(trainer).dataset
     assert dataset is not None, "setup('fit') builds it"
     return dataset
-
-
-def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
-    """Return a Trainer's callbacks."""
-    return getattr(trainer, "callbacks", [])

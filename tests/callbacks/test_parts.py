@@ -6,13 +6,22 @@ import re
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from lrl import ActorLearnerCallback, ConfigError, RLProgressBar
-from lrl.callbacks import BestCheckpoint, PeriodicEvaluation, RunSummary, Throughput, WeightSync
+from lrl import ActorLearnerCallback, ConfigError, ReplayConfig, RLProgressBar
+from lrl.callbacks import (
+    BestCheckpoint,
+    PeriodicEvaluation,
+    PriorityUpdate,
+    RunSummary,
+    Throughput,
+    WeightSync,
+)
+from lrl.replay import PrioritizedSampler
 
 pytestmark = quiet
 
@@ -138,3 +147,46 @@ def test_a_disabled_progress_bar_is_silent(tmp_path, capfd):
 def test_progress_refuses_a_period_of_zero():
     with pytest.raises(ConfigError, match="refresh_seconds must be above 0, got 0"):
         RLProgressBar(refresh_seconds=0)
+
+
+PRIORITISED = ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler)
+
+
+def test_the_learners_priorities_reach_the_replay_in_a_run(tmp_path):
+    """Which rows were drawn last has the weight that the last learner step gave it."""
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(5, 0, 0),
+        outputs := Outputs(),
+        data=small_data(replay=PRIORITISED),
+        max_steps=10,
+    ).fit()
+    assert run.data.dataset is not None
+    sampler: Any = run.data.dataset.replay._sampler
+    keys, priorities = outputs.last["keys"].numpy(), outputs.last["priorities"].numpy()
+    weights = sampler._tree.get(sampler._slots(keys))
+    assert len(set(priorities.tolist())) > 1
+    np.testing.assert_allclose(weights, (priorities + sampler.epsilon) ** sampler.alpha, rtol=1e-5)
+
+
+def test_a_prioritised_run_without_a_way_for_priorities_is_refused(tmp_path):
+    run = make_run(tmp_path, WeightSync(5), data=small_data(replay=PRIORITISED))
+    with pytest.raises(ConfigError, match="needs priorities but no callback hands them on"):
+        run.fit()
+    make_run(
+        tmp_path / "with", PriorityUpdate(), data=small_data(replay=PRIORITISED), max_steps=3
+    ).fit()
+
+
+class Outputs(L.Callback):
+    """Keeps what the last learner step returned."""
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        self.last = outputs

@@ -1,0 +1,33 @@
+"""Checks that settings and callbacks fit together, so that no setting silently does nothing."""
+
+from __future__ import annotations
+
+import lightning as L
+
+from lrl.types import ConfigError
+
+
+def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
+    """Return a Trainer's callbacks."""
+    return getattr(trainer, "callbacks", [])
+
+
+def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
+    """Check that something carries weights to the actors and priorities to the sampler.
+
+    Raises:
+        ConfigError: One of them is wanted, and no callback does it.
+    """
+    callbacks = callbacks_of(trainer)
+    if num_actors > 0 and not any(getattr(c, "syncs_weights", False) for c in callbacks):
+        raise ConfigError(
+            f"actors.num_actors is {num_actors} but no callback syncs weights, so the actors would "
+            "never improve: add ActorLearnerCallback() to the Trainer's callbacks, or set "
+            "actors.num_actors to 0"
+        )
+    if needs_priorities and not any(getattr(c, "updates_priorities", False) for c in callbacks):
+        raise ConfigError(
+            "replay.sampler needs priorities but no callback hands them on, so all rows would keep "
+            "the one they start with: add ActorLearnerCallback() or PriorityUpdate() to the "
+            "Trainer's callbacks, or set replay.sampler to UniformSampler"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from lrl.benchmark.scores import read_rows, table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -38,6 +41,16 @@ def run(arguments: list[str], folder: Path) -> str:
 def test_the_custom_environment_example_runs(tmp_path):
     out = run([str(ROOT / "examples/custom_environment.py"), "--max-steps", "300"], tmp_path)
     assert re.search(r"best return -?\d+\.\d+; actions \[[01], [01]\]", out)
+
+
+@pytest.mark.timeout(180)
+def test_the_custom_head_example_runs_and_is_short(tmp_path):
+    path = ROOT / "examples/custom_head.py"
+    out = run([str(path), "--max-steps", "100"], tmp_path)
+    assert re.search(r"best evaluation return \d+\.\d: .*best\.ckpt", out)
+    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    assert [node.name for node in classes] == ["HistogramHead"]
+    assert (classes[0].end_lineno or 0) - classes[0].lineno + 1 <= 40
 
 
 @pytest.mark.slow
@@ -69,18 +82,35 @@ def test_the_readme_yaml_names_parts_that_exist():
     config = next(yaml.safe_load(block) for block in blocks("yaml"))
     from lrl.recipe import Recipe
 
-    for part in (config["model"]["encoder"], config["model"]["bootstrap"]):
+    parts = [*config["model"].values(), config["data"]["replay"]["sampler"]]
+    for part in parts:
         name = part["class_path"].rpartition(".")[2]
         assert Recipe.of(part).class_path.rpartition(".")[2] == name
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/metrics.md", "docs/architecture.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/metrics.md", "docs/architecture.md", "docs/algorithms.md"]
+)
 def test_links_lead_somewhere(document):
     path = ROOT / document
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())
     assert document != "README.md" or targets
     for target in targets:
         assert (path.parent / target).exists(), target
+
+
+def test_every_algorithm_has_a_section_that_names_its_file():
+    text = (ROOT / "docs/algorithms.md").read_text()
+    sections = [section.split("\n", 1) for section in text.split("\n## ")[1:]]
+    for path in sorted((ROOT / "configs/algo").glob("*.yaml")):
+        assert any(f"`configs/algo/{path.name}`" in body for _, body in sections), path.name
+    for title in re.findall(r"^\| \[([^]]+)\]", text, re.MULTILINE):
+        assert title in [heading for heading, _ in sections]
+
+
+def test_the_table_of_scores_is_that_of_the_runs():
+    text = (ROOT / "docs/benchmarks.md").read_text()
+    assert table(read_rows(ROOT / "docs/scores.csv")) in text
 
 
 def test_every_recipe_is_named_in_its_file():

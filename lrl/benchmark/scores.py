@@ -1,4 +1,4 @@
-"""Scores of the recipes: train and test each with several seeds, one row of a CSV per finished run.
+"""Scores of tasks: train and test each with several seeds, one row of a CSV per finished run.
 
 Run `python -m lrl.benchmark.scores` from the root of the repository. Runs that the file already
 holds are left out, so that hours of runs can be done in pieces; `--table` prints what it holds.
@@ -25,7 +25,7 @@ from statistics import median
 import torch
 
 FIELDS: tuple[str, ...] = (
-    "recipe", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
+    "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
     "validation", "cores", "torch",
 )  # fmt: skip
 
@@ -35,30 +35,40 @@ class Task:
     """A recipe and what it has to reach.
 
     Attributes:
+        name: Name of the task.
         recipe: Name of the YAML file in `configs/`.
         bar: Least score.
         seconds: Most seconds of `lrl fit`, start-up and evaluations included.
         seeds: Number of training seeds, from 0.
+        settings: Further arguments of the command line.
     """
 
+    name: str
     recipe: str
     bar: float
     seconds: float
     seeds: int = 5
+    settings: tuple[str, ...] = ()
+
+
+def _minatar(game: str, bar: float) -> Task:
+    """Return a game's task; the bar is the published score of DQN after as many frames."""
+    settings = ("--data.env.id", f"lrl/MinAtar{game}-v0")
+    return Task(f"minatar_{game.lower()}", "minatar", bar, 1200, 3, settings)
 
 
 TASKS = (
-    Task("cartpole", bar=475, seconds=60),
-    Task("cartpole_rainbow", bar=475, seconds=60),
-    Task("cartpole_iqn", bar=475, seconds=60),
-    Task("lunarlander", bar=200, seconds=600),
-    Task("acrobot", bar=-80, seconds=180),
-    Task("mountaincar", bar=-110, seconds=180),
-    # Published scores of DQN after as many frames (Young and Tian 2019).
-    Task("minatar_breakout", bar=9, seconds=1200, seeds=3),
-    Task("minatar_asterix", bar=12, seconds=1200, seeds=3),
-    Task("minatar_freeway", bar=48, seconds=1200, seeds=3),
-    Task("minatar_space_invaders", bar=32, seconds=1200, seeds=3),
+    Task("cartpole", "cartpole", bar=475, seconds=60),
+    Task("cartpole_rainbow", "cartpole_rainbow", bar=475, seconds=60),
+    Task("cartpole_iqn", "cartpole_iqn", bar=475, seconds=60),
+    Task("lunarlander", "lunarlander", bar=200, seconds=600),
+    Task("acrobot", "acrobot", bar=-80, seconds=180),
+    Task("mountaincar", "mountaincar", bar=-110, seconds=180),
+    # Young and Tian 2019, https://arxiv.org/abs/1903.03176, DQN after a million frames.
+    _minatar("Breakout", bar=9),
+    _minatar("Asterix", bar=12),
+    _minatar("Freeway", bar=48),
+    _minatar("SpaceInvaders", bar=32),
 )
 
 
@@ -80,12 +90,12 @@ def append_row(path: Path, row: dict[str, object]) -> None:
         writer.writerow(row)
 
 
-def run(recipe: str, seed: int) -> dict[str, object]:
-    """Train and test a recipe in processes of their own; return its row."""
+def run(task: Task, seed: int) -> dict[str, object]:
+    """Train and test a task in processes of their own; return its row."""
     with tempfile.TemporaryDirectory() as runs:
         command = [sys.executable, "-m", "lrl"]
-        settings = ["--config", f"configs/{recipe}.yaml", "--runs", runs]
-        seeded = [*settings, "--seed_everything", str(seed)]
+        settings = ["--config", f"configs/{task.recipe}.yaml", "--runs", runs]
+        seeded = [*settings, "--seed_everything", str(seed), *task.settings]
         started = time.perf_counter()
         _call([*command, "fit", *seeded, "--trainer.enable_progress_bar", "false"])
         seconds = time.perf_counter() - started
@@ -95,7 +105,7 @@ def run(recipe: str, seed: int) -> dict[str, object]:
             raise RuntimeError(f"lrl test printed no score:\n{output}")
         summary = json.loads(next(Path(runs).glob("*/version_0/summary.json")).read_text())
     return {
-        "recipe": recipe,
+        "task": task.name,
         "seed": seed,
         "score": score[1],
         "deviation": score[2],
@@ -116,13 +126,13 @@ def _call(command: Sequence[str]) -> str:
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
-    """Return the scores as a Markdown table, one line per recipe in the order of `TASKS`."""
+    """Return the scores as a Markdown table, one line per task in the order of `TASKS`."""
     lines = [
-        "| recipe | scores by seed | median | bar | reached | seconds (median) | env steps |",
+        "| task | scores by seed | median | bar | reached | seconds (median) | env steps |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for task in TASKS:
-        runs = [row for row in rows if row["recipe"] == task.recipe]
+        runs = [row for row in rows if row["task"] == task.name]
         if not runs:
             continue
         runs.sort(key=lambda row: int(row["seed"]))
@@ -134,7 +144,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         )
         env_steps = median(int(row["env_steps"]) for row in runs)
         lines.append(
-            f"| `{task.recipe}` | {', '.join(f'{score:.1f}' for score in scores)} "
+            f"| `{task.name}` | {', '.join(f'{score:.1f}' for score in scores)} "
             f"| {median(scores):.1f} | {task.bar:g} in {task.seconds:g} s "
             f"| {reached} of {len(runs)} | {median(seconds):.0f} | {env_steps:,.0f} |"
         )
@@ -144,21 +154,21 @@ def table(rows: Sequence[dict[str, str]]) -> str:
 def main() -> None:
     """Run what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [task.recipe for task in TASKS]
-    parser.add_argument("recipes", nargs="*", metavar="RECIPE", help="Recipes to run; all if none.")
+    names = [task.name for task in TASKS]
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="Tasks to run; all if none.")
     parser.add_argument("--csv", type=Path, default=Path("docs/scores.csv"), help="File of rows.")
     parser.add_argument("--table", action="store_true", help="Print the table and run nothing.")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.recipes) - set(names))
+    unknown = sorted(set(arguments.tasks) - set(names))
     if unknown:
-        parser.error(f"unknown recipes {', '.join(unknown)}: choose from {', '.join(names)}")
-    done = {(row["recipe"], int(row["seed"])) for row in read_rows(arguments.csv)}
+        parser.error(f"unknown tasks {', '.join(unknown)}: choose from {', '.join(names)}")
+    done = {(row["task"], int(row["seed"])) for row in read_rows(arguments.csv)}
     for task in TASKS if not arguments.table else ():
-        if arguments.recipes and task.recipe not in arguments.recipes:
+        if arguments.tasks and task.name not in arguments.tasks:
             continue
         for seed in range(task.seeds):
-            if (task.recipe, seed) not in done:
-                row = run(task.recipe, seed)
+            if (task.name, seed) not in done:
+                row = run(task, seed)
                 append_row(arguments.csv, row)
                 print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     print(table(read_rows(arguments.csv)))

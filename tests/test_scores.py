@@ -1,0 +1,77 @@
+"""The benchmark of scores: what it runs, keeps and prints."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lrl.benchmark import scores
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def fake_row(task: scores.Task, seed: int) -> dict[str, object]:
+    values = {"task": task.name, "seed": seed, "score": 480.0 + seed, "seconds": 20.0 + 30 * seed}
+    return {**dict.fromkeys(scores.FIELDS, 1), **values}
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    ran = []
+
+    def run(task: scores.Task, seed: int) -> dict[str, object]:
+        ran.append((task.name, seed))
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return fake_row(task, seed)
+
+    def call(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["scores", *arguments, "--csv", str(tmp_path / "a.csv")])
+        scores.main()
+        return capsys.readouterr().out
+
+    monkeypatch.setattr(scores, "run", run)
+    return call, ran
+
+
+def test_runs_that_are_done_are_not_done_again(command):
+    call, ran = command
+    with pytest.raises(KeyboardInterrupt):
+        call("cartpole")
+    assert ran == [("cartpole", 0), ("cartpole", 1), ("cartpole", 2)]  # the third came to nothing
+    out = call("cartpole")
+    assert ran[3:] == [("cartpole", 2), ("cartpole", 3), ("cartpole", 4)]
+    # 80, 110 and 140 s are more than the 60 s allowed.
+    line = (
+        "| `cartpole` | 480.0, 481.0, 482.0, 483.0, 484.0 | 482.0 | 475 in 60 s | 2 of 5 | 80 | 1 |"
+    )
+    assert line in out
+    assert call("--table").count("`cartpole`") == 1
+    assert len(ran) == 6
+
+
+def test_an_unknown_task_names_the_known_ones(command, capsys):
+    call, _ = command
+    with pytest.raises(SystemExit):
+        call("cartpol")
+    assert "unknown tasks cartpol: choose from cartpole, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", scores.TASKS, ids=lambda task: task.name)
+def test_every_task_has_its_recipe(task: scores.Task):
+    assert (CONFIGS / f"{task.recipe}.yaml").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_run_is_what_its_row_says(monkeypatch):
+    monkeypatch.chdir(CONFIGS.parent)
+    settings = ("--trainer.max_steps", "20", "--data.evaluation.test_episodes", "3")
+    evaluated = ("--actor_learner.eval_interval_learner_steps", "10")
+    row = scores.run(scores.Task("short", "cartpole", 0, 60, settings=(*settings, *evaluated)), 7)
+    assert set(row) == set(scores.FIELDS)
+    assert (row["task"], row["seed"], row["learner_steps"]) == ("short", 7, 20)
+    assert float(str(row["score"])) >= 8.0
+    assert 1.0 < float(str(row["seconds"])) < 170.0

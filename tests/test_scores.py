@@ -14,12 +14,14 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 def fake_row(task: scores.Task, seed: int) -> dict[str, object]:
     values = {"task": task.name, "seed": seed, "score": 480.0 + seed, "seconds": 20.0 + 30 * seed}
-    return {**dict.fromkeys(scores.FIELDS, 1), **values}
+    return {**dict.fromkeys(scores.FIELDS, 1), **values, "digest": task.digest}
 
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
     ran = []
+    (tmp_path / "configs").symlink_to(CONFIGS)
+    monkeypatch.chdir(tmp_path)
 
     def run(task: scores.Task, seed: int) -> dict[str, object]:
         ran.append((task.name, seed))
@@ -50,6 +52,23 @@ def test_runs_that_are_done_are_not_done_again(command):
     assert line in out
     assert call("--table").count("`cartpole`") == 1
     assert len(ran) == 6
+
+
+def test_a_changed_recipe_is_run_again(command, tmp_path):
+    call, ran = command
+    ran += [("", 0)] * 3  # nothing is interrupted
+    call("cartpole")
+    (tmp_path / "configs").unlink()
+    (tmp_path / "configs").mkdir()
+    for path in CONFIGS.glob("*.yaml"):
+        (tmp_path / "configs" / path.name).write_text("# another header\n" + path.read_text())
+    assert call("cartpole").count("`cartpole`") == 1
+    assert len(ran) == 8
+    recipe = tmp_path / "configs/cartpole.yaml"
+    recipe.write_text(recipe.read_text().replace("batch_size: 512", "batch_size: 256"))
+    assert "`cartpole`" not in call("--table")
+    call("cartpole")
+    assert len(ran) == 13
 
 
 def test_an_unknown_task_names_the_known_ones(command, capsys):

@@ -2,6 +2,7 @@
 
 Run `python -m lrl.benchmark.scores` from the root of the repository. Runs that the file already
 holds are left out, so that hours of runs can be done in pieces; `--table` prints what it holds.
+A recipe that was changed since is run again.
 A run's score is the mean return of its best checkpoint over the episodes of `lrl test`, whose
 seeds neither training nor its evaluations use.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ import torch
 
 FIELDS: tuple[str, ...] = (
     "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
-    "validation", "cores", "torch",
+    "validation", "cores", "torch", "digest",
 )  # fmt: skip
 
 
@@ -49,6 +51,13 @@ class Task:
     seconds: float
     seeds: int = 5
     settings: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What the recipe and the settings are, in 8 digits: rows of others are not its scores."""
+        text = Path(f"configs/{self.recipe}.yaml").read_text()
+        settings = "".join(line for line in text.splitlines() if not line.startswith("#"))
+        return f"{zlib.crc32((settings + repr(self.settings)).encode()):08x}"
 
 
 def _minatar(game: str, bar: float) -> Task:
@@ -112,9 +121,10 @@ def run(task: Task, seed: int) -> dict[str, object]:
         "seconds": round(seconds, 1),
         "env_steps": summary["env_steps"],
         "learner_steps": summary["learner_steps"],
-        "validation": round(summary["best_return_mean"], 1),
+        "validation": summary["best_return_mean"],
         "cores": os.cpu_count(),
         "torch": torch.__version__.partition("+")[0],
+        "digest": task.digest,
     }
 
 
@@ -132,7 +142,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for task in TASKS:
-        runs = [row for row in rows if row["task"] == task.name]
+        runs = [row for row in rows if (row["task"], row["digest"]) == (task.name, task.digest)]
         if not runs:
             continue
         runs.sort(key=lambda row: int(row["seed"]))
@@ -146,7 +156,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         lines.append(
             f"| `{task.name}` | {', '.join(f'{score:.1f}' for score in scores)} "
             f"| {median(scores):.1f} | {task.bar:g} in {task.seconds:g} s "
-            f"| {reached} of {len(runs)} | {median(seconds):.0f} | {env_steps:,.0f} |"
+            f"| {reached} of {task.seeds} | {median(seconds):.0f} | {env_steps:,.0f} |"
         )
     return "\n".join(lines)
 
@@ -162,12 +172,13 @@ def main() -> None:
     unknown = sorted(set(arguments.tasks) - set(names))
     if unknown:
         parser.error(f"unknown tasks {', '.join(unknown)}: choose from {', '.join(names)}")
-    done = {(row["task"], int(row["seed"])) for row in read_rows(arguments.csv)}
+    rows = read_rows(arguments.csv)
+    done = {(row["task"], int(row["seed"]), row["digest"]) for row in rows}
     for task in TASKS if not arguments.table else ():
         if arguments.tasks and task.name not in arguments.tasks:
             continue
         for seed in range(task.seeds):
-            if (task.name, seed) not in done:
+            if (task.name, seed, task.digest) not in done:
                 row = run(task, seed)
                 append_row(arguments.csv, row)
                 print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)

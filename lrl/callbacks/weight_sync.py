@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -65,4 +66,11 @@ class PriorityUpdate(L.Callback):
     ) -> None:
         """Pass on the keys and priorities that `training_step` returned."""
         dataset = dataset_of(trainer)
+        if not dataset.replay.needs_priorities:
+            return
+        if not isinstance(outputs, Mapping) or not {"keys", "priorities"} <= outputs.keys():
+            raise ConfigError(
+                "replay.sampler needs priorities: training_step must return a dict with 'loss', "
+                "'keys' (batch.keys) and 'priorities' ([batch], at least 0)"
+            )
         dataset.update_priorities(outputs["keys"], outputs["priorities"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -19,6 +20,9 @@ class BootstrapRule(ABC):
     represented: so every head works with every rule.
     """
 
+    adds_bonus: ClassVar[bool] = False
+    """Whether it adds to the values of next actions, which are then values, not rescaled ones."""
+
     @abstractmethod
     def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
         """Return the target of a batch; called without gradient."""
@@ -30,7 +34,8 @@ class MaxBootstrap(BootstrapRule):
     def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
         """Return a target with the greedy policy of the target network."""
         features = target.encoder(batch.next_observation)
-        return greedy_target(batch, target, features, target.head.q_values(features))
+        next_values, next_q = target.head.target_and_q_values(features)
+        return greedy_target(batch, next_values, next_q)
 
 
 class DoubleBootstrap(BootstrapRule):
@@ -41,8 +46,8 @@ class DoubleBootstrap(BootstrapRule):
 
     def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
         """Return a target with the greedy policy of the online network."""
-        features = target.encoder(batch.next_observation)
-        return greedy_target(batch, target, features, online.q_values(batch.next_observation))
+        next_values = target.head.target_values(target.encoder(batch.next_observation))
+        return greedy_target(batch, next_values, online.q_values(batch.next_observation))
 
 
 class MunchausenBootstrap(BootstrapRule):
@@ -58,6 +63,8 @@ class MunchausenBootstrap(BootstrapRule):
         clip: Lower bound of the scaled log-probability, negative (the paper's l0 = -1).
     """
 
+    adds_bonus = True
+
     def __init__(self, alpha: float = 0.9, temperature: float = 0.03, clip: float = -1.0) -> None:
         if not 0.0 <= alpha <= 1.0:
             raise ConfigError(f"bootstrap.alpha must be between 0 and 1, got {alpha}")
@@ -72,28 +79,27 @@ class MunchausenBootstrap(BootstrapRule):
     def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
         """Return a target with the softmax policy of the target network and both bonuses."""
         features = target.encoder(batch.next_observation)
+        next_values, next_q = target.head.target_and_q_values(features)
         policy, bonus, reward_bonus = munchausen(
             target.q_values(batch.observation),
             batch.action,
-            target.head.q_values(features),
+            next_q,
             self.temperature,
             self.clip,
             batch.action_mask,
             batch.next_action_mask,
         )
         reward = batch.reward + self.alpha * reward_bonus
-        next_values = target.head.target_values(features)
         return Target(reward, batch.discount, next_values, policy, bonus)
 
 
-def greedy_target(batch: Batch, target: QNetwork, features: Tensor, q: Tensor) -> Target:
-    """Return a target that believes in the best allowed action of `q`, `[batch, actions]`.
+def greedy_target(batch: Batch, next_values: Any, next_q: Tensor) -> Target:
+    """Return a target that believes in the best allowed next action.
 
     Args:
         batch: The transitions.
-        target: The target network.
-        features: What its encoder says of the next observations.
-        q: Values by which the next action is chosen.
+        next_values: What the target network's head says of the next observations.
+        next_q: Values by which the next action is chosen, `[batch, actions]`.
     """
-    policy = greedy_policy(masked(q, batch.next_action_mask))
-    return Target(batch.reward, batch.discount, target.head.target_values(features), policy)
+    policy = greedy_policy(masked(next_q, batch.next_action_mask))
+    return Target(batch.reward, batch.discount, next_values, policy)

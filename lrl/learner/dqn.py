@@ -113,6 +113,13 @@ class DQN(L.LightningModule):
             )
         self.hparams["env_spec"] = asdict(self.env_spec)
         self.online = self.network_recipe.build()
+        rescaling = getattr(self.online.head, "value_rescaling", None)
+        if self.bootstrap.adds_bonus and rescaling is not None:
+            raise ConfigError(
+                f"model.head rescales values (value_rescaling {rescaling}), but model.bootstrap "
+                f"{type(self.bootstrap).__name__} adds a bonus to them, which is not defined: set "
+                "value_rescaling to null"
+            )
         self.target = copy.deepcopy(self.online).requires_grad_(False)
 
     def configure_optimizers(self) -> Any:

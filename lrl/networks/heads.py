@@ -78,6 +78,11 @@ class Head(nn.Module, ABC):
         """Return expected values to choose actions by, `[batch, actions]`."""
         return self.expected_values(self(features))
 
+    def target_and_q_values(self, features: Tensor) -> tuple[Any, Tensor]:
+        """Return `target_values` and `q_values`, in one pass where they are of the same values."""
+        values = self.target_values(features)
+        return values, self.expected_values(values)
+
 
 class LayeredHead(Head):
     """What the heads of this package have in common: their layers and value rescaling.

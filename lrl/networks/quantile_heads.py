@@ -172,6 +172,10 @@ class ImplicitQuantileHead(QuantileLossHead):
         """Return mean returns over the fixed levels, `[batch, actions]`."""
         return self.expected_values(self.at(features, self.acting_taus))
 
+    def target_and_q_values(self, features: Tensor) -> tuple[Quantiles, Tensor]:
+        """Return quantiles at random levels, and mean returns over the fixed ones."""
+        return self.target_values(features), self.q_values(features)
+
     def at(self, features: Tensor, taus: Tensor) -> Quantiles:
         """Return the quantiles of each action at levels `[batch, n]`, or `[1, n]` for all."""
         embedding = self.embedding(torch.cos(taus.unsqueeze(-1) * self.frequencies))

@@ -20,8 +20,8 @@ class RateLimiterConfig:
     """
 
     samples_per_insert: float | None = 8.0
-    """Batch size x learner steps / environment steps; 8 is a batch of 32 every 4 environment
-    steps (Mnih et al. 2015). None lets actors and learner run free."""
+    """Batch size x batches / environment steps; 8 is a batch of 32 every 4 environment steps (Mnih
+    et al. 2015). None lets actors and learner run free."""
 
     error_buffer: float | None = None
     """Samples by which actors may be ahead of the ratio before they wait; the learner is never
@@ -32,7 +32,8 @@ class RateLimiterConfig:
     """Environment steps inserted before learning starts; they count for no sample."""
 
     max_learner_steps_per_second: float | None = None
-    """Upper bound on the learner's speed; None for no bound."""
+    """Upper bound on the learner's speed, in batches where gradients are accumulated; None for no
+    bound."""
 
     def __post_init__(self) -> None:
         """Check each setting by itself."""

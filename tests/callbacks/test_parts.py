@@ -12,7 +12,7 @@ import torch
 from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from lrl import ActorLearnerCallback, ConfigError, ReplayConfig, RLProgressBar
+from lrl import DQN, ActorLearnerCallback, ConfigError, ReplayConfig, RLProgressBar
 from lrl.callbacks import (
     BestCheckpoint,
     PeriodicEvaluation,
@@ -176,6 +176,24 @@ def test_a_prioritised_run_without_a_way_for_priorities_is_refused(tmp_path):
     make_run(
         tmp_path / "with", PriorityUpdate(), data=small_data(replay=PRIORITISED), max_steps=3
     ).fit()
+
+
+class BareLoss(DQN):
+    """Lightning's own idiom: `training_step` returns nothing but the loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx)["loss"]
+
+
+def test_a_training_step_that_returns_no_priorities(tmp_path):
+    module = BareLoss(target_update_period_learner_steps=10)
+    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), module=module, max_steps=3).fit()
+    assert run.trainer.global_step == 3
+    module = BareLoss(target_update_period_learner_steps=10)
+    data = small_data(replay=PRIORITISED)
+    run = make_run(tmp_path / "with", ActorLearnerCallback(5, 0, 0), module=module, data=data)
+    with pytest.raises(ConfigError, match="training_step must return a dict with 'loss', 'keys'"):
+        run.fit()
 
 
 class Outputs(L.Callback):

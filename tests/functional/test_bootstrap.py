@@ -1,10 +1,21 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
+from torch import Tensor
 
-from lrl.functional.bootstrap import greedy_policy, huber, select_action_value, td_target
+from lrl.functional.bootstrap import (
+    greedy_policy,
+    huber,
+    masked,
+    munchausen,
+    select_action_value,
+    soft_log_policy,
+    td_target,
+)
 
 finite = st.floats(-100.0, 100.0, width=32)
 SIZES = st.tuples(st.integers(1, 5), st.integers(1, 4))
@@ -36,6 +47,106 @@ def test_targets_equal_a_loop_over_rows(case: tuple):
     torch.testing.assert_close(actual, torch.tensor(q_learning), rtol=1e-5, atol=1e-4)
     actual = td_target(reward, discount, target, greedy_policy(online))
     torch.testing.assert_close(actual, torch.tensor(double), rtol=1e-5, atol=1e-4)
+
+
+def scaled_log_probability(row: list[float], allowed: list[bool], a: int, tau: float) -> float:
+    """Return tau * log softmax(row / tau)[a] over the allowed actions, by its definition.
+
+    The softmax's denominator is taken relative to the action itself: at most one term of it is
+    large, and a sum that overflows is that term.
+    """
+    if not allowed[a]:
+        return -math.inf
+    exponents = [(q - row[a]) / tau for q, ok in zip(row, allowed, strict=True) if ok]
+    if max(exponents) > 700.0:
+        return -tau * max(exponents)
+    return -tau * math.log(math.fsum(math.exp(each) for each in exponents))
+
+
+@st.composite
+def soft_cases(draw):
+    """Draw values of two observations, large or nearly equal, with masks and a temperature."""
+    batch, actions = draw(SIZES)
+    value = st.one_of(st.floats(-1e4, 1e4), st.floats(-0.1, 0.1), st.sampled_from([0.0, 1e4]))
+    row = st.lists(value, min_size=actions, max_size=actions)
+    mask = st.lists(st.booleans(), min_size=actions, max_size=actions).filter(any)
+    q, next_q = (draw(st.lists(row, min_size=batch, max_size=batch)) for _ in range(2))
+    allowed, next_allowed = (draw(st.lists(mask, min_size=batch, max_size=batch)) for _ in "12")
+    action = [draw(st.sampled_from([a for a, ok in enumerate(row) if ok])) for row in allowed]
+    temperature = draw(st.one_of(st.sampled_from([1e-3, 0.03, 1.0]), st.floats(1e-4, 100.0)))
+    return q, next_q, allowed, next_allowed, action, temperature
+
+
+def double(rows: list) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@given(soft_cases())
+def test_soft_log_policy_equals_a_loop_over_allowed_actions(case: tuple):
+    q, _, allowed, _, _, tau = case
+    expected = [
+        [scaled_log_probability(row, mask, a, tau) for a in range(len(row))]
+        for row, mask in zip(q, allowed, strict=True)
+    ]
+    actual = soft_log_policy(masked(double(q), torch.tensor(allowed)), tau)
+    torch.testing.assert_close(actual, double(expected), rtol=1e-9, atol=1e-9)
+    # What trains is float32: as exact as its values are.
+    single = masked(double(q).float(), torch.tensor(allowed))
+    torch.testing.assert_close(
+        soft_log_policy(single, tau),
+        soft_log_policy(single.double(), tau).float(),
+        rtol=1e-5,
+        atol=1e-5 * tau,
+    )
+
+
+@given(soft_cases(), st.floats(-10.0, 0.0), st.booleans())
+def test_munchausen_equals_a_loop_over_rows_and_actions(case: tuple, clip: float, masks: bool):
+    q, next_q, allowed, next_allowed, action, tau = case
+    if not masks:
+        allowed = next_allowed = [[True] * len(row) for row in q]
+    policy, bonus, reward_bonus = [], [], []
+    for row, next_row, ok, next_ok, a in zip(
+        q, next_q, allowed, next_allowed, action, strict=True
+    ):
+        logs = [scaled_log_probability(next_row, next_ok, b, tau) for b in range(len(next_row))]
+        policy.append([math.exp(each / tau) for each in logs])
+        bonus.append([-each if each > -math.inf else 0.0 for each in logs])
+        reward_bonus.append(max(clip, scaled_log_probability(row, ok, a, tau)))
+    actual = munchausen(
+        double(q), torch.tensor(action), double(next_q), tau, clip,
+        *((torch.tensor(allowed), torch.tensor(next_allowed)) if masks else ()),
+    )  # fmt: skip
+    for tensor, expected in zip(actual, (policy, bonus, reward_bonus), strict=True):
+        torch.testing.assert_close(tensor, double(expected), rtol=1e-9, atol=1e-9)
+
+
+@given(soft_cases())
+def test_munchausens_expectation_is_the_soft_maximum_of_allowed_values(case: tuple):
+    """Elsewhere 0 * infinity of an action that is not allowed makes the target NaN."""
+    q, next_q, _, next_allowed, action, tau = case
+    policy, bonus, _ = munchausen(
+        double(q), torch.tensor(action), double(next_q), tau, -1.0, None, torch.tensor(next_allowed)
+    )
+    ones = torch.ones(len(q), dtype=torch.float64)
+    expected = []
+    for row, ok in zip(next_q, next_allowed, strict=True):
+        best = max(value for value, each in zip(row, ok, strict=True) if each)
+        entropy = scaled_log_probability(row, ok, row.index(best), tau)
+        expected.append(1.0 + best - entropy)
+    actual = td_target(ones, ones, double(next_q) + bonus, policy)
+    torch.testing.assert_close(actual, double(expected), rtol=1e-9, atol=1e-9)
+
+
+@given(soft_cases())
+def test_masked_equals_a_loop(case: tuple):
+    q, _, allowed, *_ = case
+    expected = [
+        [value if ok else -math.inf for value, ok in zip(row, mask, strict=True)]
+        for row, mask in zip(q, allowed, strict=True)
+    ]
+    assert masked(double(q), torch.tensor(allowed)).tolist() == expected
+    assert masked(double(q), None).tolist() == q
 
 
 def test_a_soft_policy_bootstraps_with_its_expectation():

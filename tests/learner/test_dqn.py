@@ -15,7 +15,7 @@ from helpers.tiny_networks import (
     set_weights,
 )
 
-from lrl.learner import DoubleBootstrap, MaxBootstrap
+from lrl.learner import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
 from lrl.learner.dqn import DQN
 from lrl.networks import ScalarHead
 from lrl.types import Batch, ConfigError, EnvSpec
@@ -272,3 +272,17 @@ def test_sizes_must_be_known_before_networks_are_built():
         agent.configure_model()
     with pytest.raises(ConfigError, match="env_spec"):
         _ = agent.network_recipe
+
+
+def test_rescaled_values_and_a_bonus_are_refused_when_the_network_is_built(tiny_spec: EnvSpec):
+    head = functools.partial(ScalarHead, value_rescaling=0.01)
+    with pytest.raises(ConfigError, match=r"MunchausenBootstrap adds a bonus.* set value_res"):
+        linear_dqn(tiny_spec, head=head, bootstrap=MunchausenBootstrap)
+    linear_dqn(tiny_spec, head=head)
+
+
+def test_a_forbidden_action_is_not_the_greedy_one(tiny_spec: EnvSpec):
+    agent = agent_with(tiny_spec)
+    observation = torch.tensor([[3.0, 2.0], [1.0, 4.0]])
+    assert agent.act(observation).tolist() == [0, 1]
+    assert agent.act(observation, torch.tensor([[False, True], [True, True]])).tolist() == [1, 1]

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -50,17 +51,9 @@ def test_targets_equal_a_loop_over_rows(case: tuple):
 
 
 def scaled_log_probability(row: list[float], allowed: list[bool], a: int, tau: float) -> float:
-    """Return tau * log softmax(row / tau)[a] over the allowed actions, by its definition.
-
-    The softmax's denominator is taken relative to the action itself: at most one term of it is
-    large, and a sum that overflows is that term.
-    """
-    if not allowed[a]:
-        return -math.inf
+    """Return tau * log softmax(row / tau)[a] over the allowed actions, relative to action `a`."""
     exponents = [(q - row[a]) / tau for q, ok in zip(row, allowed, strict=True) if ok]
-    if max(exponents) > 700.0:
-        return -tau * max(exponents)
-    return -tau * math.log(math.fsum(math.exp(each) for each in exponents))
+    return -tau * float(np.logaddexp.reduce(exponents)) if allowed[a] else -math.inf
 
 
 @st.composite
@@ -106,9 +99,7 @@ def test_munchausen_equals_a_loop_over_rows_and_actions(case: tuple, clip: float
     if not masks:
         allowed = next_allowed = [[True] * len(row) for row in q]
     policy, bonus, reward_bonus = [], [], []
-    for row, next_row, ok, next_ok, a in zip(
-        q, next_q, allowed, next_allowed, action, strict=True
-    ):
+    for row, next_row, ok, next_ok, a in zip(q, next_q, allowed, next_allowed, action, strict=True):
         logs = [scaled_log_probability(next_row, next_ok, b, tau) for b in range(len(next_row))]
         policy.append([math.exp(each / tau) for each in logs])
         bonus.append([-each if each > -math.inf else 0.0 for each in logs])
@@ -131,9 +122,8 @@ def test_munchausens_expectation_is_the_soft_maximum_of_allowed_values(case: tup
     ones = torch.ones(len(q), dtype=torch.float64)
     expected = []
     for row, ok in zip(next_q, next_allowed, strict=True):
-        best = max(value for value, each in zip(row, ok, strict=True) if each)
-        entropy = scaled_log_probability(row, ok, row.index(best), tau)
-        expected.append(1.0 + best - entropy)
+        best = max((a for a, each in enumerate(ok) if each), key=row.__getitem__)
+        expected.append(1.0 + row[best] - scaled_log_probability(row, ok, best, tau))
     actual = td_target(ones, ones, double(next_q) + bonus, policy)
     torch.testing.assert_close(actual, double(expected), rtol=1e-9, atol=1e-9)
 

@@ -1,10 +1,11 @@
-"""A script that trains on two ranks: `python -m helpers.ddp_run FOLDER [CHECKPOINT]`.
+"""A script that trains on two ranks: `python -m helpers.ddp_run ALGORITHM FOLDER [CHECKPOINT]`.
 
 Every rank writes what it sees to `rank_R.json` in the folder.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import sys
@@ -13,18 +14,51 @@ from pathlib import Path
 from typing import Any
 
 
-def main(folder: Path, ckpt_path: str | None) -> None:
-    from helpers.training_runs import background, make_run, small_data
+def parts(algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what an algorithm asks of the agent and of its experience."""
+    from lrl import ReplayConfig
+    from lrl.actors.exploration import Greedy
+    from lrl.networks import ImplicitQuantileHead
+    from lrl.replay import PrioritizedSampler
+    from lrl.schedules import Linear
+
+    if algorithm == "dqn":
+        return {}, {}
+    assert algorithm == "noisy_iqn"
+    head = functools.partial(
+        ImplicitQuantileHead, num_quantiles=4, hidden_size=8, dueling=True, noisy=True
+    )
+    replay = ReplayConfig(
+        2000, batch_size=8, n_step=Linear(5.0, 1.0, 80), sampler=PrioritizedSampler
+    )
+    return {"head": head}, {"replay": replay, "exploration": Greedy()}
+
+
+def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
+    import torch
+
+    from helpers.training_runs import AfterEachStep, background, make_run, small_agent, small_data
     from lrl import ActorLearnerCallback, EnvConfig, EvaluationConfig
+    from lrl.networks import NoisyLinear
+
+    agent, experience = parts(algorithm)
+    module, noise = small_agent(**agent), []
+
+    def note_noise(*_: Any) -> None:
+        layers = [layer for layer in module.modules() if isinstance(layer, NoisyLinear)]
+        noise.append([float(layer.input_noise.sum()) for layer in layers])
 
     warnings.simplefilter("ignore")
     run = make_run(
         folder,
         ActorLearnerCallback(5, 20, 0),
+        AfterEachStep(note_noise),
+        module=module,
         data=small_data(
             env=EnvConfig(id="CartPole-v1"),
             actors=background(1, 2),
             evaluation=EvaluationConfig(episodes=4, test_episodes=4),
+            **experience,
         ),
         max_steps=80 if ckpt_path else 40,
         log_every_n_steps=20,
@@ -35,6 +69,7 @@ def main(folder: Path, ckpt_path: str | None) -> None:
     dataset, slot = run.data.dataset, run.data._slot()
     assert dataset is not None
     source: Any = dataset.source
+    state = dataset.replay.state_dict()
     report = {
         "weights": hashlib.sha256(weights).hexdigest(),
         "learner_steps": run.trainer.global_step,
@@ -44,11 +79,15 @@ def main(folder: Path, ckpt_path: str | None) -> None:
         "total_environments": slot.total_environments,
         "seeds": slot.env_seeds(),
         "draw": slot.generator().random(),
-        "sample": dataset.replay.state_dict()["generator"].tolist(),
+        "sample": state["generator"].tolist(),
+        "noise": noise,
+        "torch_draw": torch.rand(()).item(),
+        "n_step": dataset.replay.n_step,
+        "batches": [dataset.batches, state["sampler"].get("batches")],
         "best": run.callback.best_model_score,
     }
     (folder / f"rank_{run.trainer.global_rank}.json").write_text(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None)

@@ -16,10 +16,10 @@ from helpers.training_runs import environment_for_subprocess, process_group, wai
 pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-def fit(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+def fit(algorithm: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """Run the script and return what each rank reported."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "helpers.ddp_run", str(folder), *arguments],
+        [sys.executable, "-m", "helpers.ddp_run", algorithm, str(folder), *arguments],
         env=environment_for_subprocess(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -32,14 +32,19 @@ def fit(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.fixture(scope="module", params=["dqn", "noisy_iqn"])
+def algorithm(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(algorithm, tmp_path_factory):
     return tmp_path_factory.mktemp("ddp")
 
 
 @pytest.fixture(scope="module")
-def ranks(folder):
-    return fit(folder)
+def ranks(algorithm, folder):
+    return fit(algorithm, folder)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -59,6 +64,20 @@ def test_ranks_explore_and_sample_differently(ranks):
     assert len({seed for rank in ranks for seed in rank["seeds"]}) == 4
     assert ranks[0]["draw"] != ranks[1]["draw"]
     assert ranks[0]["sample"] != ranks[1]["sample"]
+    assert ranks[0]["torch_draw"] != ranks[1]["torch_draw"]  # the next quantile levels
+
+
+def test_ranks_have_different_noise_in_every_layer_and_step(algorithm, ranks):
+    layers = {"dqn": 0, "noisy_iqn": 2 * 4}[algorithm]  # of both networks
+    for one, other in zip(ranks[0]["noise"], ranks[1]["noise"], strict=True):
+        assert len({*one, *other}) == 2 * layers
+    assert len(ranks[0]["noise"]) == 40
+
+
+def test_n_step_is_annealed_and_every_batch_is_counted(algorithm, ranks):
+    assert [rank["n_step"] for rank in ranks] == [1 if algorithm == "dqn" else 3] * 2
+    sampler_batches = None if algorithm == "dqn" else 40  # by which a sampler's beta is annealed
+    assert [rank["batches"] for rank in ranks] == [[40, sampler_batches]] * 2
 
 
 def test_counts_are_sums_over_ranks_and_written_once(folder, ranks):
@@ -72,9 +91,9 @@ def test_counts_are_sums_over_ranks_and_written_once(folder, ranks):
     assert all(float(row["eval/episodes"]) == 4 for row in evaluations)
 
 
-def test_a_resumed_run_continues_on_both_ranks(folder, ranks, tmp_path):
+def test_a_resumed_run_continues_on_both_ranks(algorithm, folder, ranks, tmp_path):
     path = folder / "run/version_0/checkpoints/last.ckpt"
-    resumed = fit(tmp_path, str(path))
+    resumed = fit(algorithm, tmp_path, str(path))
     assert resumed[0]["weights"] == resumed[1]["weights"]
     assert [rank["learner_steps"] for rank in resumed] == [80, 80]
     loops = torch.load(path, weights_only=True)["loops"]
@@ -83,3 +102,7 @@ def test_a_resumed_run_continues_on_both_ranks(folder, ranks, tmp_path):
     assert [rank["offset"] for rank in resumed] == [2 * saved["replay"]["env_steps_inserted"]] * 2
     assert resumed[0]["sample"] != resumed[1]["sample"]
     assert len({seed for rank in [*ranks, *resumed] for seed in rank["seeds"]}) == 8
+    assert len({rank["torch_draw"] for rank in [*ranks, *resumed]}) == 4
+    sampler_batches = None if algorithm == "dqn" else 80
+    assert [rank["batches"] for rank in resumed] == [[40, sampler_batches]] * 2
+    assert [rank["n_step"] for rank in resumed] == [1, 1]

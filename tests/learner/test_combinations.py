@@ -62,14 +62,18 @@ class Combination(NamedTuple):
 ALL = [Combination(*each) for each in itertools.product(HEADS, RULES, (False, True), (False, True))]
 # Each row draws levels of its own in the implicit head.
 DETERMINISTIC = [combination for combination in ALL if combination.head is not ImplicitQuantileHead]
-# Compiling is slow: every head, rule and switch, but not all of their combinations.
+# Compiling is slow: these have every head, rule and switch; the others are slow tests.
 SOME = [
     Combination(ScalarHead, DoubleBootstrap, dueling=True, noisy=True),
     Combination(CategoricalHead, DoubleBootstrap, dueling=True, noisy=True),
     Combination(QuantileHead, MaxBootstrap, dueling=False, noisy=False),
     Combination(ImplicitQuantileHead, MunchausenBootstrap, dueling=True, noisy=True),
 ]
+ALL_COMPILED = [pytest.param(c, marks=() if c in SOME else pytest.mark.slow) for c in ALL]
 every_combination = pytest.mark.parametrize("combination", ALL, ids=str)
+every_max_combination = pytest.mark.parametrize(
+    "combination", [each for each in ALL if each.rule is MaxBootstrap], ids=str
+)
 
 
 def step(agent: Any, batch: Batch) -> dict[str, Tensor]:
@@ -151,6 +155,43 @@ def test_the_order_of_a_batch_does_not_matter(combination: Combination, tiny_spe
     torch.testing.assert_close(other["priorities"], straight["priorities"][order])
 
 
+@pytest.fixture(params=["all", "masked"])
+def batch(request: pytest.FixtureRequest) -> Batch:
+    """Random transitions; if masked, the one action, the other or both are allowed after them."""
+    batch = random_batch(32)
+    if request.param == "all":
+        return batch
+    both = torch.ones(32, 2, dtype=torch.bool)
+    next_mask = torch.tensor([[True, False], [False, True], [True, True], [True, True]])
+    return replace(batch, action_mask=both, next_action_mask=next_mask.repeat(8, 1))
+
+
+@every_max_combination
+def test_double_with_equal_networks_equals_max(
+    combination: Combination, batch: Batch, tiny_spec: EnvSpec
+):
+    plain = combination.build(tiny_spec)
+    double = combination._replace(rule=DoubleBootstrap).build(tiny_spec)
+    for agent in (plain, double):
+        agent.target = agent.online  # the noise is the same, too
+    result, expected = step(double, batch), step(plain, batch)
+    assert torch.equal(result["loss"], expected["loss"])
+    assert torch.equal(result["priorities"], expected["priorities"])
+
+
+@every_max_combination
+def test_cold_munchausen_without_its_bonus_equals_max(
+    combination: Combination, batch: Batch, tiny_spec: EnvSpec
+):
+    plain = combination.build(tiny_spec)
+    munchausen = combination._replace(rule=MunchausenBootstrap).build(tiny_spec)
+    assert step(munchausen, batch)["loss"] != step(plain, batch)["loss"]
+    munchausen.bootstrap = MunchausenBootstrap(alpha=0.0, temperature=1e-6)
+    result, expected = step(munchausen, batch), step(plain, batch)
+    for name in ("loss", "priorities"):
+        torch.testing.assert_close(result[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
 @every_combination
 def test_checkpoint_round_trip(combination: Combination, tiny_spec: EnvSpec):
     agent, file = combination.build(tiny_spec), io.BytesIO()
@@ -183,7 +224,7 @@ def test_an_actor_has_the_same_values_as_the_learner(combination: Combination, t
     assert torch.equal(noisy, q) != combination.noisy
 
 
-@pytest.mark.parametrize("combination", SOME, ids=str)
+@pytest.mark.parametrize("combination", ALL_COMPILED, ids=str)
 def test_compiled_and_eager_steps_are_equal(
     combination: Combination, tiny_spec: EnvSpec, monkeypatch: pytest.MonkeyPatch
 ):

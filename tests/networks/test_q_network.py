@@ -1,16 +1,29 @@
+import functools
 import pickle
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_networks import FlatEncoder
-from torch import nn
+from helpers.tiny_networks import FlatEncoder, random_batch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from lrl.networks import MLPEncoder, NatureEncoder, NetworkRecipe, QNetwork, ScalarHead
+from lrl.learner import DQN
+from lrl.networks import (
+    ImpalaEncoder,
+    MLPEncoder,
+    NatureEncoder,
+    NetworkRecipe,
+    QNetwork,
+    ScalarHead,
+)
 from lrl.networks.q_network import read_vector, vector_size, write_vector
 from lrl.recipe import Recipe
-from lrl.types import EnvSpec
+from lrl.types import Batch, EnvSpec
 
 ATARI = EnvSpec((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)
+SMALL_IMAGE = EnvSpec((1, 8, 8), "uint8", 2)
 
 
 def build(spec: EnvSpec, encoder: type, **arguments) -> QNetwork:
@@ -80,3 +93,72 @@ def test_a_vector_of_another_size_is_refused(difference: int):
         write_vector(layer, torch.empty(6 + difference))
     with pytest.raises(RuntimeError, match="sum exactly"):
         read_vector(layer, torch.zeros(6 + difference))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Many small operations: on a busy machine several threads mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def spectral_agent(tau: float) -> DQN:
+    """Return an agent whose state dict has buffers: estimates of singular vectors."""
+    torch.manual_seed(0)
+    encoder = functools.partial(ImpalaEncoder, spectral_norm=True, hidden_size=8)
+    optimizer = functools.partial(torch.optim.Adam, lr=1e-4)
+    return DQN(
+        encoder, ScalarHead, optimizer=optimizer, target_update_tau=tau, env_spec=SMALL_IMAGE
+    )
+
+
+def learn(agent: DQN, steps: int) -> None:
+    """Make learner steps on random images; the target network follows after each one."""
+    optimizer = agent.configure_optimizers()
+    for seed in range(steps):
+        rng = torch.Generator().manual_seed(seed)
+        images = torch.randint(256, (2, 8, 1, 8, 8), generator=rng, dtype=torch.uint8)
+        parts = {"observation": images[0], "next_observation": images[1]}
+        batch = Batch(**{**vars(random_batch(seed=seed)), **parts})
+        optimizer.zero_grad()
+        agent.training_step(batch, 0)["loss"].backward()
+        optimizer.step()
+        agent.update_target()
+
+
+def largest_singular_values(network: QNetwork) -> Tensor:
+    layers: list[Any] = [layer for layer in network.eval().modules() if is_parametrized(layer)]
+    matrices = [layer.weight.detach().flatten(1) for layer in layers]
+    return torch.stack([torch.linalg.matrix_norm(matrix, 2) for matrix in matrices])
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_spectrally_normalised_network_arrives_with_its_buffers():
+    agent = spectral_agent(tau=1.0)
+    learn(agent, steps=3)
+    assert len(list(agent.online.buffers())) == 2 * 12  # three sections, four layers in each
+    vector = torch.empty(vector_size(agent.online))
+    write_vector(agent.online, vector)
+    copy = agent.network_recipe.build()
+    read_vector(copy, vector)
+    images = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
+    q = agent.online.eval().q_values(images)
+    assert torch.equal(copy.eval().q_values(images), q)
+    assert torch.equal(agent.target.eval().q_values(images), q)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("tau", [0.5, 0.01])
+def test_an_averaged_target_network_stays_spectrally_normalised(tau: float):
+    agent = spectral_agent(tau)
+    before = agent.target.encoder.state_dict()
+    before = {name: tensor.clone() for name, tensor in before.items()}
+    learn(agent, steps=10)
+    for name, tensor in agent.target.encoder.state_dict().items():
+        assert tensor.isfinite().all(), name
+        assert not torch.equal(tensor, before[name]), name
+    values = largest_singular_values(agent.target)
+    # Power iteration has not converged at first; without normalisation all are near 0.75.
+    torch.testing.assert_close(values, torch.ones(12), rtol=0, atol=0.1)

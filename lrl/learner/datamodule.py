@@ -217,8 +217,9 @@ class ReplayDataModule(L.LightningDataModule):
     def _start_source(self, dataset: ReplayDataset) -> Source:
         """Build the source at the first batch, when weights and counters have been restored."""
         module: Any = self._trainer().lightning_module
-        if self._trainer().world_size > 1:  # noise and quantile levels of its own for each rank
-            torch.manual_seed(self._slot().policy_seed())
+        if self._trainer().world_size > 1:
+            # Each rank draws noise and levels of its own, which are not those of its first actor.
+            torch.manual_seed(self._slot().policy_seed() + 1)
         if self.actors.num_actors > 0:
             return self._start_actors(dataset, module)
         envs = make_envs(self.env, self.actors.envs_per_actor, training=True)

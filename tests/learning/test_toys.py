@@ -34,7 +34,7 @@ RULES = {"max": MaxBootstrap, "double": DoubleBootstrap, "munchausen": Munchause
 
 
 def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
-    """Train for 1000 learner steps; return the best mean of 20 episodes and the optimal return."""
+    """Train for 2000 learner steps; return the best mean of 20 episodes and the optimal return."""
     torch.manual_seed(seed)
     replay = parts.pop("replay", ReplayConfig(capacity=5000, batch_size=64, gamma=0.95))
     run = make_run(
@@ -55,7 +55,7 @@ def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
             evaluation=EvaluationConfig(episodes=20),
             seed=seed,
         ),
-        max_steps=1000,
+        max_steps=2000,
         log_every_n_steps=200,
     ).fit()
     return run.callback.best_model_score, {"lrl/Chain-v0": 0.6, "lrl/Catch-v0": 1.0}[toy]

@@ -65,12 +65,12 @@ class PriorityUpdate(L.Callback):
         batch_idx: int,
     ) -> None:
         """Pass on the keys and priorities that `training_step` returned."""
-        dataset = dataset_of(trainer)
-        if not dataset.replay.needs_priorities:
+        replay = dataset_of(trainer).replay
+        if not replay.needs_priorities:
             return
         if not isinstance(outputs, Mapping) or not {"keys", "priorities"} <= outputs.keys():
             raise ConfigError(
                 "replay.sampler needs priorities: training_step must return a dict with 'loss', "
                 "'keys' (batch.keys) and 'priorities' ([batch], at least 0)"
             )
-        dataset.update_priorities(outputs["keys"], outputs["priorities"])
+        replay.update_priorities(outputs["keys"], outputs["priorities"])

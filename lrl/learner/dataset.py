@@ -118,11 +118,6 @@ class ReplayDataset(IterableDataset[Batch]):
         if self.source is not None:
             self.source.close()
 
-    def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
-        """Hand the learner's priorities to the sampler, if it wants them."""
-        if self.replay.needs_priorities:
-            self.replay.update_priorities(keys, priorities)
-
     def _can_sample(self) -> bool:
         return (
             self.limiter.can_sample()

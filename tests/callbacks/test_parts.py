@@ -152,18 +152,26 @@ def test_progress_refuses_a_period_of_zero():
 PRIORITISED = ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler)
 
 
+class Noting(DQN):
+    """Keeps what the last learner step returned."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.last = super().training_step(batch, batch_idx)
+        return self.last
+
+
 def test_the_learners_priorities_reach_the_replay_in_a_run(tmp_path):
     """Which rows were drawn last has the weight that the last learner step gave it."""
     run = make_run(
         tmp_path,
         ActorLearnerCallback(5, 0, 0),
-        outputs := Outputs(),
+        module=(agent := Noting(target_update_period_learner_steps=10)),
         data=small_data(replay=PRIORITISED),
         max_steps=10,
     ).fit()
     assert run.data.dataset is not None
     sampler: Any = run.data.dataset.replay._sampler
-    keys, priorities = outputs.last["keys"].numpy(), outputs.last["priorities"].numpy()
+    keys, priorities = agent.last["keys"].numpy(), agent.last["priorities"].numpy()
     weights = sampler._tree.get(sampler._slots(keys))
     assert len(set(priorities.tolist())) > 1
     np.testing.assert_allclose(weights, (priorities + sampler.epsilon) ** sampler.alpha, rtol=1e-5)
@@ -194,17 +202,3 @@ def test_a_training_step_that_returns_no_priorities(tmp_path):
     run = make_run(tmp_path / "with", ActorLearnerCallback(5, 0, 0), module=module, data=data)
     with pytest.raises(ConfigError, match="training_step must return a dict with 'loss', 'keys'"):
         run.fit()
-
-
-class Outputs(L.Callback):
-    """Keeps what the last learner step returned."""
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        self.last = outputs

@@ -74,13 +74,13 @@ class Actor:
         self._return = np.zeros(envs.num_envs)
         self._length = np.zeros(envs.num_envs, dtype=np.int64)
         self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
-        self._observation: npt.NDArray | None = None
+        self.observation: npt.NDArray | None = None
 
     def begin(self) -> None:
         """Reset the environments and send the first frames."""
-        self._observation = self.envs.reset(self.slot.env_seeds())
+        self.observation = self.envs.reset(self.slot.env_seeds())
         if self.slot.incarnation > 0:
-            frames = np.zeros_like(self._newest_frame(self._observation))
+            frames = np.zeros_like(self._newest_frame(self.observation))
             self.sink.put(rows_without_action(RowKind.GAP, self._streams, frames))
         self._put_prefix(np.ones(self.envs.num_envs, dtype=np.bool_))
 
@@ -90,9 +90,9 @@ class Actor:
         An environment whose episode ended in the step before is reset by this one instead: its
         row is the BOUNDARY that holds the final observation, and no environment step is counted.
         """
-        if self._observation is None:
+        if self.observation is None:
             self.begin()
-        observation = self._observation
+        observation = self.observation
         assert observation is not None
         mask = self.envs.action_mask
         q, self.policy_version = self.policy(observation)
@@ -117,7 +117,7 @@ class Actor:
         )
         was_reset = self._ended
         self._ended = step.terminated | step.truncated
-        self._observation = step.observation
+        self.observation = step.observation
         if was_reset.any():
             self._put_prefix(was_reset)
         self._count_episodes(step.reward, acted)
@@ -143,10 +143,10 @@ class Actor:
 
     def _put_prefix(self, chosen: npt.NDArray[np.bool_]) -> None:
         """Send the earlier frames of first stacks, oldest first."""
-        assert self._observation is not None
+        assert self.observation is not None
         streams = self._streams[chosen]
         for index in range(self.envs.spec.frame_stack - 1):
-            frames = self._observation[chosen, index]
+            frames = self.observation[chosen, index]
             self.sink.put(rows_without_action(RowKind.PREFIX, streams, frames))
 
     def _count_episodes(

@@ -1,21 +1,48 @@
-"""Configuration of the actors (YAML: `data.actors`)."""
+"""Configuration of actors and inference servers (YAML: `data.actors`, `data.inference`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal, Protocol
 
 from lrl.types import ConfigError
+
+
+class SupervisedConfig(Protocol):
+    """What happens when a process fails: settings that actors and inference servers both have.
+
+    Their configurations have no common base class, because to jsonargparse a dataclass with one is
+    a choice of subclasses.
+    """
+
+    section: ClassVar[str]
+
+    @property
+    def on_failure(self) -> Literal["restart", "fail"]:
+        """What to do when one dies or hangs."""
+        ...
+
+    @property
+    def max_restarts(self) -> int:
+        """Restarts of one within any 60 seconds before the run ends."""
+        ...
+
+    @property
+    def timeout_seconds(self) -> float:
+        """One that makes no progress for so long is killed."""
+        ...
 
 
 @dataclass(frozen=True)
 class ActorConfig:
     """How many actors run, where, and what happens when one fails."""
 
+    section: ClassVar[str] = "actors"
+
     num_actors: int = 2
     """Actor processes per rank; 0 steps the environments inside the learner (synchronous mode)."""
     envs_per_actor: int = 8
-    """Environments stepped together by each actor."""
+    """Environments stepped by each actor."""
     on_failure: Literal["restart", "fail"] = "restart"
     """What to do when an actor dies or hangs: start it again, or end the run."""
     max_restarts: int = 5
@@ -28,27 +55,126 @@ class ActorConfig:
     """Rows an actor collects before it sends them; a chunk older than 0.25 s goes out anyway."""
     chunks_per_actor: int = 4
     """Chunks in an actor's ring; the actor waits when all are full."""
+    groups: int = 1
+    """Groups of an actor's environments, each with a request of its own to an inference server:
+    one group steps while the others wait for their actions. Above 1 only with `data.inference`."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        for name, minimum in (
-            ("num_actors", 0),
-            ("envs_per_actor", 1),
-            ("max_restarts", 0),
-            ("chunk_rows", 1),
-            ("chunks_per_actor", 2),
-        ):
-            value = getattr(self, name)
-            if value < minimum:
-                raise ConfigError(f"actors.{name} must be at least {minimum}, got {value}")
-        if self.on_failure not in ("restart", "fail"):
+        _check_supervision(self)
+        _check_at_least(
+            self, num_actors=0, envs_per_actor=1, groups=1, chunk_rows=1, chunks_per_actor=2
+        )
+        if self.envs_per_actor % self.groups:
             raise ConfigError(
-                f"actors.on_failure must be 'restart' or 'fail', got {self.on_failure!r}"
+                f"actors.envs_per_actor {self.envs_per_actor} cannot be divided into actors.groups "
+                f"{self.groups} of equal size"
             )
-        if not self.timeout_seconds > 0:
-            raise ConfigError(f"actors.timeout_seconds must be above 0, got {self.timeout_seconds}")
         if self.start_method not in ("auto", "forkserver", "spawn"):
             raise ConfigError(
                 f"actors.start_method {self.start_method!r} is not supported (threads of torch and "
                 "ALE do not survive a fork); use 'auto', 'forkserver' or 'spawn'"
             )
+
+    @property
+    def envs_per_group(self) -> int:
+        """Environments whose observations make one request for actions."""
+        return self.envs_per_actor // self.groups
+
+
+@dataclass(frozen=True)
+class InferenceConfig:
+    """Servers that compute the action values of all actors in batches (central inference).
+
+    Reference: Espeholt et al. 2020, "SEED RL", https://arxiv.org/abs/1910.06591.
+    """
+
+    section: ClassVar[str] = "inference"
+
+    num_servers: int = 1
+    """Inference servers per rank; requests of the actors' groups are dealt out to them in turn."""
+    batch_size: int | None = None
+    """Observations in a batch at most, and at which it runs at once; a request (one of an actor's
+    groups of environments) is never split. Null is all of a server's environments, or with
+    `actors.groups` above 1 those of one group of each actor."""
+    delay_seconds: float = 0.005
+    """A batch that is not full runs when its oldest request has waited for so long."""
+    devices: tuple[str, ...] = ("cpu",)
+    """Devices of the servers, dealt out in turn: `cpu`, `cuda`, `cuda:1`."""
+    broadcast_period_seconds: float = 0.0
+    """Least time between two updates of a server's weights; 0 takes every published version."""
+    num_threads: int = 1
+    """Threads of torch in each server, on a CPU."""
+    on_failure: Literal["restart", "fail"] = "restart"
+    """What to do when a server dies or hangs: start it again, or end the run."""
+    max_restarts: int = 5
+    """Restarts of one server within any 60 seconds before the run ends."""
+    timeout_seconds: float = 60.0
+    """A server that makes no progress for so long is killed; start-up may take twice as long."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        _check_supervision(self)
+        _check_at_least(self, num_servers=1, num_threads=1)
+        if self.batch_size is not None:
+            _check_at_least(self, batch_size=1)
+        for name in ("delay_seconds", "broadcast_period_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"inference.{name} must be at least 0, got {getattr(self, name)}")
+        if not 1 <= len(self.devices) <= self.num_servers:
+            raise ConfigError(
+                f"inference.devices {list(self.devices)} must name at least one device, and no "
+                f"more than inference.num_servers {self.num_servers}"
+            )
+
+    def slots_of(self, server: int, actors: ActorConfig) -> list[int]:
+        """Return the groups, numbered over all actors, that a server works for."""
+        return list(range(server, actors.num_actors * actors.groups, self.num_servers))
+
+    def requests_per_batch(self, actors: ActorConfig) -> int:
+        """Return how many requests make a full batch.
+
+        Raises:
+            ConfigError: Servers or batches are too large or too small for these actors.
+        """
+        groups = actors.num_actors * actors.groups
+        if self.num_servers > groups:
+            raise ConfigError(
+                f"inference.num_servers {self.num_servers} is more than the {groups} groups of "
+                "environments (actors.num_actors x actors.groups): some would have nothing to do"
+            )
+        fewest = len(self.slots_of(self.num_servers - 1, actors))
+        rows = actors.envs_per_group
+        if self.batch_size is None:
+            return max(1, fewest // actors.groups)
+        if self.batch_size < rows:
+            raise ConfigError(
+                f"inference.batch_size {self.batch_size} is below the {rows} observations of one "
+                "request, which is never split: raise it, or actors.groups"
+            )
+        if self.batch_size > fewest * rows:
+            raise ConfigError(
+                f"inference.batch_size {self.batch_size} is more than the {fewest * rows} "
+                "environments that one server works for: every batch would wait for the whole "
+                "delay; lower it, or leave it null"
+            )
+        return self.batch_size // rows
+
+
+def _check_supervision(config: SupervisedConfig) -> None:
+    _check_at_least(config, max_restarts=0)
+    if config.on_failure not in ("restart", "fail"):
+        raise ConfigError(
+            f"{config.section}.on_failure must be 'restart' or 'fail', got {config.on_failure!r}"
+        )
+    if not config.timeout_seconds > 0:
+        raise ConfigError(
+            f"{config.section}.timeout_seconds must be above 0, got {config.timeout_seconds}"
+        )
+
+
+def _check_at_least(config: SupervisedConfig, **minima: int) -> None:
+    for name, minimum in minima.items():
+        value = getattr(config, name)
+        if value < minimum:
+            raise ConfigError(f"{config.section}.{name} must be at least {minimum}, got {value}")

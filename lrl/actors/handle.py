@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import deque
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 
 from lrl.actors.slot import ActorSlot
+from lrl.actors.supervisor import Handle
 from lrl.transport import Channel
-
-MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
 
 
 @dataclass(frozen=True)
@@ -33,36 +28,18 @@ class ActorStatistics:
         return self.env_steps / self.seconds if self.seconds > 0 else 0.0
 
 
-@dataclass
-class ActorHandle:
+@dataclass(kw_only=True)
+class ActorHandle(Handle):
     """An actor's process and channel of the moment, and what is kept over its restarts."""
 
     slot: ActorSlot
-    process: BaseProcess
     channel: Channel
-    errors: Connection
-    launched_at: float
-    ended_at: float | None = None
-    restart_at: float | None = None
-    deaths: deque[float] = field(default_factory=deque)
     past: list[tuple[Channel, float]] = field(default_factory=list)
     """Channels of earlier incarnations, and the seconds that each lived."""
 
-    def cause_of_death(self) -> str:
-        """Say why the process ended: its traceback, signal or exit code."""
-        traceback = ""
-        with contextlib.suppress(EOFError, OSError):
-            if self.errors.poll():
-                traceback = self.errors.recv_bytes().decode(errors="replace")
-        if traceback:
-            return f"failed:\n{traceback}"
-        code = self.process.exitcode
-        if code == 1 and not self.channel.counters["started"]:
-            return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
-        if code is not None and code < 0:
-            hint = " (often the out-of-memory killer)" if code == -9 else ""
-            return f"was killed by signal {-code}{hint}"
-        return f"exited with code {code}"
+    def has_started(self) -> bool:
+        """Return whether the process has opened its channel."""
+        return self.channel.counters["started"] != 0
 
     def total(self, counter: str) -> float:
         """Sum a counter over all incarnations."""
@@ -79,5 +56,5 @@ class ActorHandle:
             episodes=int(self.total("episodes")),
             seconds=sum(seconds for _, seconds in self.past) + now - self.launched_at,
             wait_seconds=self.total("wait_seconds"),
-            restarts=len(self.past),
+            restarts=self.restarts,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lrl.actors.remote import Pulse
+from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size
 from lrl.transport import WeightStore
@@ -26,13 +29,19 @@ class NetworkPolicy:
         device: Where it is.
         noise: Draw new noise from torch's global generator for every call; without, as in
             evaluation, noisy layers give their mean.
+        noise_per_row: Draw it for every observation of a call apart.
     """
 
     def __init__(
-        self, network: QNetwork, device: torch.device | str = "cpu", noise: bool = True
+        self,
+        network: QNetwork,
+        device: torch.device | str = "cpu",
+        noise: bool = True,
+        noise_per_row: bool = False,
     ) -> None:
         self.network = network
         self.device = torch.device(device)
+        self.noise_per_row = noise_per_row
         self.version = 0
         modules = list(network.modules())
         self._noisy = [layer for layer in modules if noise and isinstance(layer, NoisyLinear)]
@@ -46,7 +55,7 @@ class NetworkPolicy:
         try:
             with torch.inference_mode():
                 for layer in self._noisy:
-                    layer.sample_noise()
+                    layer.sample_noise(len(observation) if self.noise_per_row else None)
                 tensor = torch.from_numpy(observation).to(self.device)
                 q = self.network.q_values(tensor)
                 return q.float().cpu().numpy(), self.version
@@ -62,12 +71,24 @@ def _toggle(modules: list[dict[str, Any]]) -> None:
 class SubscribedPolicy:
     """A copy of the online network that takes new weights from the weight store before acting.
 
-    Runs in the actor process. Never blocks: a forward uses the newest version published before
-    it began.
+    Runs in the process of an actor or an inference server. Never blocks: a forward uses the newest
+    version published before it began.
+
+    Args:
+        network: The network, on its device.
+        store: The weights.
+        device: See `NetworkPolicy`; so is `noise_per_row`.
     """
 
-    def __init__(self, network: QNetwork, store: WeightStore) -> None:
-        self.policy = NetworkPolicy(network.requires_grad_(False).eval())
+    def __init__(
+        self,
+        network: QNetwork,
+        store: WeightStore,
+        device: torch.device | str = "cpu",
+        noise_per_row: bool = False,
+    ) -> None:
+        network.requires_grad_(False).eval()
+        self.policy = NetworkPolicy(network, device, noise_per_row=noise_per_row)
         self.store = store
         self.version = -1
         self._vector = torch.empty(vector_size(network), dtype=torch.float32)
@@ -82,25 +103,27 @@ class SubscribedPolicy:
         """Take the newest weights, if there are newer ones."""
         version = self.store.read(self._vector.numpy(), newer_than=self.version)
         if version is not None:
-            read_vector(self.policy.network, self._vector)
+            read_vector(self.policy.network, self._vector.to(self.policy.device))
             self.version = self.policy.version = version
 
 
 @dataclass(frozen=True)
 class LocalPolicyFactory:
-    """Builds the behaviour policy inside the actor process; picklable."""
+    """Builds the behaviour policy inside the actor process; picklable.
+
+    All its groups of environments share the network.
+    """
 
     recipe: NetworkRecipe
     store: WeightStore
 
-    def build(self, seed: int) -> SubscribedPolicy:
+    def build(self, slots: Sequence[ActorSlot], pulse: Pulse) -> list[SubscribedPolicy]:
         """Build the network on one thread and take the current weights.
 
-        Args:
-            seed: Seed of torch's global generator, from which noisy layers draw.
+        Noisy layers draw from torch's global generator, which the first slot seeds.
         """
         torch.set_num_threads(1)
-        torch.manual_seed(seed)
+        torch.manual_seed(slots[0].policy_seed())
         policy = SubscribedPolicy(self.recipe.build(), self.store)
         policy.refresh()
-        return policy
+        return [policy] * len(slots)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
 from lrl.actors.actor import Actor, BehaviourPolicy
 from lrl.actors.exploration import Exploration
+from lrl.actors.remote import Pulse, RemotePolicy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
 from lrl.transport import ActorEnd, ChunkWriter, LearnerGone, StopRequested
@@ -23,10 +26,15 @@ _TRACEBACK_CHARACTERS = 6000  # fits into a pipe that nobody reads before this p
 
 
 class PolicyFactory(Protocol):
-    """Builds the behaviour policy inside the actor process."""
+    """Builds behaviour policies inside the actor process."""
 
-    def build(self, seed: int) -> BehaviourPolicy:
-        """Build it, with the current weights; it draws random numbers from that seed."""
+    def build(self, slots: Sequence[ActorSlot], pulse: Pulse) -> Sequence[BehaviourPolicy]:
+        """Build one policy for each group of the actor's environments, with current weights.
+
+        Args:
+            slots: Where the groups stand; random numbers follow from their seeds.
+            pulse: To be called at least every 0.5 s by a policy that waits for something.
+        """
         ...
 
 
@@ -35,52 +43,81 @@ class ActorPlan:
     """All an actor process is told; pickled once, when it starts."""
 
     slot: ActorSlot
+    groups: int
     env: EnvConfig
     exploration: Exploration
     policy: PolicyFactory
     end: ActorEnd
-    errors: Connection
     env_steps_offset: int
 
 
-def run_actor(plan: ActorPlan) -> None:
+def run_actor(plan: ActorPlan, errors: Connection) -> None:
     """Act until the learner says stop; send a traceback home if anything is raised."""
-    _isolate()
-    try:
+    isolate()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    with errors_sent_to(errors):
         writer = plan.end.open()
-        _act(plan, writer)
+        actors = []
+        try:
+            _build(plan, writer, actors)
+            _act(actors, writer)
+        except StopRequested:
+            pass
+        finally:
+            for actor in actors:
+                actor.envs.close()
+        writer.close()
+
+
+def _build(plan: ActorPlan, writer: ChunkWriter, actors: list[Actor]) -> None:
+    """Build an `Actor` for each group of environments; they share everything but these."""
+    slots = plan.slot.split(plan.groups)
+    envs = [make_envs(plan.env, slot.envs_per_actor, training=True) for slot in slots]
+    policies = plan.policy.build(slots, Pulse(writer))
+    for slot, env, policy in zip(slots, envs, policies, strict=True):
+        actors.append(
+            Actor(
+                env,
+                policy,
+                plan.exploration,
+                writer,
+                slot,
+                reward_clip=plan.env.reward_clip,
+                env_steps_offset=plan.env_steps_offset,
+            )
+        )
+
+
+def _act(actors: Sequence[Actor], writer: ChunkWriter) -> None:
+    counters = writer.counters
+    for actor in actors:
+        actor.begin()
+    while not writer.stop_requested:
+        for actor in actors:
+            made = actor.step()
+            if isinstance(actor.policy, RemotePolicy) and actor.observation is not None:
+                actor.policy.ask(actor.observation)  # it is answered while other groups step
+            counters["env_steps"] += made
+            counters["frames"] += made * actor.envs.spec.frame_skip
+            counters["policy_version"] = actor.policy_version
+            counters["heartbeat"] = time.monotonic()
+
+
+@contextlib.contextmanager
+def errors_sent_to(errors: Connection) -> Iterator[None]:
+    """Send the traceback of what is raised inside to the learner, and exit with 1."""
+    try:
+        yield
     except LearnerGone:
         os._exit(1)
     except BaseException:  # SystemExit from an environment must reach the learner too
-        plan.errors.send_bytes(_shortened(traceback.format_exc()).encode(errors="replace"))
+        send_traceback(errors)
         raise SystemExit(1) from None
 
 
-def _act(plan: ActorPlan, writer: ChunkWriter) -> None:
-    envs = make_envs(plan.env, plan.slot.envs_per_actor, training=True)
-    try:
-        actor = Actor(
-            envs,
-            plan.policy.build(plan.slot.policy_seed()),
-            plan.exploration,
-            writer,
-            plan.slot,
-            reward_clip=plan.env.reward_clip,
-            env_steps_offset=plan.env_steps_offset,
-        )
-        counters = writer.counters
-        actor.begin()
-        while not writer.stop_requested:
-            made = actor.step()
-            counters["env_steps"] += made
-            counters["frames"] += made * envs.spec.frame_skip
-            counters["policy_version"] = actor.policy_version
-            counters["heartbeat"] = time.monotonic()
-        writer.close()
-    except StopRequested:
-        pass
-    finally:
-        envs.close()
+def send_traceback(errors: Connection) -> None:
+    """Send the traceback of the exception that is being handled."""
+    errors.send_bytes(_shortened(traceback.format_exc()).encode(errors="replace"))
 
 
 def _shortened(text: str) -> str:
@@ -90,12 +127,11 @@ def _shortened(text: str) -> str:
     return f"{text[:half]}\n[...]\n{text[-half:]}"
 
 
-def _isolate() -> None:
+def isolate() -> None:
     """Leave Ctrl-C and rank settings to the learner, and end when the learner does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGUSR1"):
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for name in _RANK_VARIABLES:
         os.environ.pop(name, None)
     threading.Thread(target=_follow_parent, name="lrl-follow-parent", daemon=True).start()

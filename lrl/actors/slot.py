@@ -54,6 +54,18 @@ class ActorSlot:
         """Return the slot's next incarnation."""
         return replace(self, incarnation=self.incarnation + 1)
 
+    def split(self, groups: int) -> list[ActorSlot]:
+        """Return the slots of equal groups of this actor's environments, in their order."""
+        return [
+            replace(
+                self,
+                actor=self.actor * groups + group,
+                num_actors=self.num_actors * groups,
+                envs_per_actor=self.envs_per_actor // groups,
+            )
+            for group in range(groups)
+        ]
+
     def env_seeds(self) -> list[int]:
         """Return one seed per environment, never one that evaluation uses.
 

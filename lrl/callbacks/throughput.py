@@ -92,6 +92,7 @@ class Throughput(L.Callback):
             metrics["rollout/length_mean"] = mean(source.rollout.lengths)
         metrics["replay/size"] = float(len(dataset.replay))
         metrics.update(dataset.replay.metrics())
+        metrics.update(source.metrics())
         metrics["transport/queue_fill"] = source.queue_fill
         metrics["sync/policy_version"] = float(
             self.weight_sync.policy_version if self.weight_sync else trainer.global_step

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import lightning as L
+import torch
 
+from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.types import ConfigError
 
 
@@ -31,3 +33,37 @@ def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool)
             "the one they start with: add ActorLearnerCallback() or PriorityUpdate() to the "
             "Trainer's callbacks, or set replay.sampler to UniformSampler"
         )
+
+
+def check_inference(inference: InferenceConfig | None, actors: ActorConfig) -> None:
+    """Check that central inference fits the actors and this machine.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if inference is None:
+        if actors.groups > 1:
+            raise ConfigError(
+                f"actors.groups is {actors.groups}, but without data.inference an actor never "
+                "waits: set it to 1, or configure data.inference"
+            )
+        return
+    if actors.num_actors == 0:
+        raise ConfigError(
+            "actors.num_actors is 0 (synchronous mode) but data.inference is set: its servers "
+            "serve actors in the background; raise num_actors, or set data.inference to null"
+        )
+    inference.requests_per_batch(actors)
+    for device in inference.devices:
+        _check_device(device)
+
+
+def _check_device(name: str) -> None:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise ConfigError(
+            f"inference.devices: {name!r} cannot be used here ({error}); use 'cpu', 'cuda', or "
+            "'cuda:1' for the second of several"
+        ) from error

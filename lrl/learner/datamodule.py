@@ -9,23 +9,21 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lrl.actors.actor import Actor
-from lrl.actors.config import ActorConfig
+from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
-from lrl.actors.manager import ActorManager
-from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy
 from lrl.actors.slot import ActorSlot
-from lrl.envs import EnvConfig, make_envs, make_spec
+from lrl.envs import EnvConfig, make_spec
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
-from lrl.learner.checks import check_callbacks
+from lrl.learner.checks import check_callbacks, check_inference
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
-from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
+from lrl.learner.launch import start_source
+from lrl.learner.sources import Source
 from lrl.learner.threads import share_cores
 from lrl.networks.q_network import QNetwork, vector_size, write_vector
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
-from lrl.transport import ChunkQueue, WeightStore
+from lrl.transport import WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
 
 
@@ -38,6 +36,7 @@ class ReplayDataModule(L.LightningDataModule):
     Args:
         env: The environment.
         actors: Number of actors, and how failures are met.
+        inference: Servers that compute all actors' values in batches; None lets each actor do so.
         exploration: How actors explore; None is `EpsilonGreedy()`.
         replay: Size of the replay buffer and how transitions are made.
         rate: Ratio of learning to acting.
@@ -50,6 +49,7 @@ class ReplayDataModule(L.LightningDataModule):
         self,
         env: EnvConfig = EnvConfig(),  # noqa: B008 (frozen)
         actors: ActorConfig = ActorConfig(),  # noqa: B008
+        inference: InferenceConfig | None = None,
         exploration: Exploration | None = None,
         replay: ReplayConfig = ReplayConfig(),  # noqa: B008
         rate: RateLimiterConfig = RateLimiterConfig(),  # noqa: B008
@@ -64,6 +64,7 @@ class ReplayDataModule(L.LightningDataModule):
             raise ConfigError(f"data.seed must be at least 0, got {seed}")
         self.env = env
         self.actors = actors
+        self.inference = inference
         self.exploration = exploration or EpsilonGreedy()
         self.replay = replay
         self.rate = rate
@@ -82,6 +83,19 @@ class ReplayDataModule(L.LightningDataModule):
             self._env_spec = make_spec(self.env)
         return self._env_spec
 
+    @property
+    def slot(self) -> ActorSlot:
+        """The slot of this rank's first actor."""
+        trainer = self._trainer()
+        return ActorSlot(
+            self.seed,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+            num_actors=max(1, self.actors.num_actors),
+            envs_per_actor=self.actors.envs_per_actor,
+            incarnation=self.dataset.first_incarnation if self.dataset else 0,
+        )
+
     def setup(self, stage: str) -> None:
         """Check the configuration as a whole and build the replay buffer; starts no process."""
         spec = self.env_spec
@@ -93,6 +107,7 @@ class ReplayDataModule(L.LightningDataModule):
             )
         if stage != "fit":
             return
+        check_inference(self.inference, self.actors)
         sampler = self.replay.sampler()
         check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
         self._threads_before = share_cores(
@@ -154,7 +169,7 @@ class ReplayDataModule(L.LightningDataModule):
 
     def epsilon_mean(self, env_steps: int) -> float:
         """Return the mean epsilon over all ranks' environments after so many environment steps."""
-        total = self._slot().total_environments
+        total = self.slot.total_environments
         return float(self.exploration.epsilons(env_steps, np.arange(total), total).mean())
 
     def publish(self, network: QNetwork, version: int) -> None:
@@ -203,64 +218,12 @@ class ReplayDataModule(L.LightningDataModule):
             )
         return self.trainer
 
-    def _slot(self) -> ActorSlot:
-        trainer = self._trainer()
-        return ActorSlot(
-            self.seed,
-            rank=trainer.global_rank,
-            world_size=trainer.world_size,
-            num_actors=max(1, self.actors.num_actors),
-            envs_per_actor=self.actors.envs_per_actor,
-            incarnation=self.dataset.first_incarnation if self.dataset else 0,
-        )
-
     def _start_source(self, dataset: ReplayDataset) -> Source:
-        """Build the source at the first batch, when weights and counters have been restored."""
         module: Any = self._trainer().lightning_module
-        if self._trainer().world_size > 1:
-            # Each rank draws noise and levels of its own, which are not those of its first actor.
-            torch.manual_seed(self._slot().policy_seed() + 1)
         if self.actors.num_actors > 0:
-            return self._start_actors(dataset, module)
-        envs = make_envs(self.env, self.actors.envs_per_actor, training=True)
-        return SynchronousSource(
-            dataset.replay,
-            dataset.limiter,
-            lambda source: Actor(
-                envs,
-                NetworkPolicy(module.online, module.device),
-                self.exploration,
-                source,
-                self._slot(),
-                reward_clip=self.env.reward_clip,
-                env_steps_offset=dataset.env_steps_offset * self._trainer().world_size,
-            ),
-        )
-
-    def _start_actors(self, dataset: ReplayDataset, module: Any) -> Source:
-        self.store = WeightStore(vector_size(module.online))
-        self.publish(module.online, self._trainer().global_step)
-        chunks = ChunkQueue()
-        manager = ActorManager(
-            self.actors,
-            self.env,
-            self.env_spec,
-            self.exploration,
-            LocalPolicyFactory(module.network_recipe, self.store),
-            chunks,
-            self._slot(),
-            env_steps_offset=dataset.env_steps_offset * self._trainer().world_size,
-        )
-        trainer = self._trainer()
-        source = AsynchronousSource(
-            dataset.replay, dataset.limiter, chunks, manager, lambda: trainer.global_step
-        )
-        try:
-            manager.start()
-        except BaseException:
-            source.close()
-            raise
-        return source
+            self.store = WeightStore(vector_size(module.online))
+            self.publish(module.online, self._trainer().global_step)
+        return start_source(self, module, dataset)
 
     def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
         return EvaluationLoader(

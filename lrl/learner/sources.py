@@ -13,9 +13,9 @@ import numpy as np
 
 from lrl.actors.actor import Actor, rows_without_action
 from lrl.actors.handle import ActorStatistics
+from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
 from lrl.replay import RateLimiter, ReplayBuffer
-from lrl.transport import ChunkQueue
 from lrl.types import RowKind, Rows
 
 
@@ -83,6 +83,10 @@ class Source(ABC):
     def statistics(self) -> list[ActorStatistics]:
         """Return what each actor did."""
 
+    def metrics(self) -> dict[str, float]:
+        """Return further metrics of what makes rows, since the last call."""
+        return {}
+
     def put(self, rows: Rows) -> None:
         """Append rows and tell the limiter."""
         before = self.replay.env_steps_inserted
@@ -146,23 +150,30 @@ class AsynchronousSource(Source):
     Args:
         replay: Receives the rows.
         limiter: Told of every environment step, and asked whether more may come.
-        chunks: What the actors send.
         manager: The actors.
         learner_steps: Returns the learner steps made so far, in which policy lag is measured.
+        inference: The servers that they ask, if they do.
     """
 
     def __init__(
         self,
         replay: ReplayBuffer,
         limiter: RateLimiter,
-        chunks: ChunkQueue,
         manager: ActorManager,
         learner_steps: Callable[[], int],
+        inference: InferenceManager | None = None,
     ) -> None:
         super().__init__(replay, limiter)
-        self.chunks = chunks
         self.manager = manager
+        self.chunks = manager.queue
         self.learner_steps = learner_steps
+        self.inference = inference
+
+    def start(self) -> None:
+        """Start the processes."""
+        if self.inference is not None:
+            self.inference.start()
+        self.manager.start()
 
     @property
     def actor_restarts(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -184,8 +195,9 @@ class AsynchronousSource(Source):
 
         Raises:
             ActorError: The actors failed for good.
+            InferenceError: The inference servers did.
         """
-        self.manager.check()
+        self._check()
         for _ in range(self.chunks.qsize()):
             if not self._may_insert() or not self._take(0.0):
                 break
@@ -195,8 +207,9 @@ class AsynchronousSource(Source):
 
         Raises:
             ActorError: The actors failed for good.
+            InferenceError: The inference servers did.
         """
-        self.manager.check()
+        self._check()
         self._take(timeout)
 
     def close(self) -> None:
@@ -205,10 +218,21 @@ class AsynchronousSource(Source):
             self._closed = True
             self.manager.stop(drain=self._drain)
             self.chunks.close()
+            if self.inference is not None:
+                self.inference.close()
 
     def statistics(self) -> list[ActorStatistics]:
         """Return what each actor did."""
         return self.manager.statistics()
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the inference servers did."""
+        return self.inference.metrics() if self.inference else {}
+
+    def _check(self) -> None:
+        if self.inference is not None:
+            self.inference.check()
+        self.manager.check()
 
     def _drain(self) -> None:
         while self._take(0.0):

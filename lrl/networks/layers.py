@@ -43,9 +43,19 @@ class NoisyLinear(nn.Linear):
         self.register_buffer("output_noise", torch.zeros(out_features), persistent=False)
 
     @torch.no_grad()
-    def sample_noise(self) -> None:
-        """Draw new noise from torch's global generator."""
-        for noise in (self.input_noise, self.output_noise):
+    def sample_noise(self, rows: int | None = None) -> None:
+        """Draw new noise from torch's global generator.
+
+        Args:
+            rows: Draw noise of its own for each of so many rows, which is what the next input has
+                to have; None draws once for all.
+        """
+        for name in ("input_noise", "output_noise"):
+            noise = getattr(self, name)
+            shape = noise.shape[-1:] if rows is None else (rows, *noise.shape[-1:])
+            if noise.shape != shape:
+                noise = noise.new_empty(shape)
+                setattr(self, name, noise)
             noise.normal_()
             noise.copy_(noise.sign() * noise.abs().sqrt())
 
@@ -55,8 +65,16 @@ class NoisyLinear(nn.Linear):
         if not self.training:
             return output
         # The outer product of both noises, without ever being a matrix.
-        noisy = functional.linear(input * self.input_noise, self.weight_sigma, self.bias_sigma)
-        return output + noisy * self.output_noise
+        scaled = input * _per_row(self.input_noise, input)
+        noisy = functional.linear(scaled, self.weight_sigma, self.bias_sigma)
+        return output + noisy * _per_row(self.output_noise, input)
+
+
+def _per_row(noise: Tensor, input: Tensor) -> Tensor:  # noqa: A002
+    """Return noise that fits an input with more axes between its rows and features."""
+    if noise.ndim == 1:
+        return noise
+    return noise.view(len(noise), *[1] * (input.ndim - 2), -1)
 
 
 class ActionLayers(nn.Module):

@@ -147,15 +147,19 @@ SCRIPT = """
     from lrl.transport import ChunkQueue
 
     class Zeros:
-        def build(self, seed):
-            return lambda observation: (np.zeros((len(observation), 4), np.float32), 0)
+        @staticmethod
+        def of(actor):
+            return Zeros()
+
+        def build(self, slots, pulse):
+            return [lambda observation: (np.zeros((len(observation), 4), np.float32), 0)]
 
     def main():
         env = EnvConfig(id="lrl/Identity-v0")
         chunks = ChunkQueue()
         config = ActorConfig(num_actors=1, timeout_seconds=2.0, start_method=sys.argv[1])
         manager = ActorManager(
-            config, env, make_spec(env), EpsilonGreedy(), Zeros(), chunks, ActorSlot(0)
+            config, env, make_spec(env), EpsilonGreedy(), Zeros.of, chunks, ActorSlot(0)
         )
         manager.start()
         ready, enough = Path("ready"), Path("enough")

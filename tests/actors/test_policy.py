@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, SubscribedPolicy
+from lrl.actors.remote import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.learner.dqn import DQN
 from lrl.networks import Encoder, NatureEncoder, NoisyLinear, QNetwork
@@ -61,6 +62,10 @@ def learner(tiny_spec: EnvSpec) -> Iterator[Learner]:
 @pytest.fixture
 def policy(learner: Learner) -> SubscribedPolicy:
     return SubscribedPolicy(learner.agent.network_recipe.build(), learner.store)
+
+
+def no_pulse() -> Pulse:
+    return Pulse(None)  # pyright: ignore[reportArgumentType]
 
 
 OBSERVATION = np.random.default_rng(0).standard_normal((6, 2)).astype(np.float32)
@@ -172,7 +177,8 @@ def torch_threads() -> Iterator[None]:
 def test_the_factory_takes_the_weights_before_the_first_step(learner: Learner):
     torch.set_num_threads(2)
     learner.publish(4)
-    policy = LocalPolicyFactory(learner.agent.network_recipe, learner.store).build(seed=0)
+    factory = LocalPolicyFactory(learner.agent.network_recipe, learner.store)
+    (policy,) = factory.build([ActorSlot(0)], no_pulse())
     assert policy.version == 4
     assert torch.get_num_threads() == 1
     published = learner.q(OBSERVATION)
@@ -256,7 +262,7 @@ def test_actors_draw_noise_of_their_own_from_the_run_seed(tiny_spec: EnvSpec):
     slots.append(slots[0].restarted())
 
     def act(slot: ActorSlot) -> bytes:
-        policy = factory.build(slot.policy_seed())
+        (policy,) = factory.build([slot], no_pulse())
         return b"".join(policy(OBSERVATION)[0].tobytes() for _ in range(3))
 
     acted = [act(slot) for slot in slots]

@@ -66,7 +66,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
         devices=2,
     ).fit(ckpt_path)
     weights = b"".join(tensor.numpy().tobytes() for tensor in run.module.state_dict().values())
-    dataset, slot = run.data.dataset, run.data._slot()
+    dataset, slot = run.data.dataset, run.data.slot
     assert dataset is not None
     source: Any = dataset.source
     state = dataset.replay.state_dict()

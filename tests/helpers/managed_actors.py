@@ -49,12 +49,13 @@ class Learner:
         self.store.publish(vector.numpy(), VERSION)
         self.queue = ChunkQueue()
         self.slot = ActorSlot(3, num_actors=config.num_actors, envs_per_actor=config.envs_per_actor)
+        factory = LocalPolicyFactory(recipe, self.store)
         self.manager = ActorManager(
             config,
             env,
             spec,
             exploration or EpsilonGreedy(Constant(0.5)),
-            LocalPolicyFactory(recipe, self.store),
+            lambda actor: factory,
             self.queue,
             self.slot,
         )

@@ -118,7 +118,7 @@ def test_ranks_play_different_episodes_and_explore_differently():
     environments: list[list[int]] = []
     for rank in range(2):
         trainer.global_rank = rank
-        slot = data._slot()
+        slot = data.slot
         seeds.append(slot.env_seeds())
         environments.append(slot.environments.tolist())
         assert slot.total_environments == 12

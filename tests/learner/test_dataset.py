@@ -211,7 +211,10 @@ def test_the_capacity_has_to_suffice_for_the_longest_n(tmp_path):
 def asynchronous(check: Any = lambda: None, **manager: Any) -> ReplayDataset:
     """A dataset without a single actor, whose manager says what it is told to."""
     stub: Any = SimpleNamespace(
-        config=ActorConfig(num_actors=2, envs_per_actor=2), check=lambda: None, **manager
+        config=ActorConfig(num_actors=2, envs_per_actor=2),
+        check=lambda: None,
+        queue=ChunkQueue(),
+        **manager,
     )
     limiter = RateLimiter(RateLimiterConfig(samples_per_insert=None, min_size_env_steps=4), 2)
     replay = ReplayBuffer(SPEC, 100, num_streams=4)
@@ -219,7 +222,7 @@ def asynchronous(check: Any = lambda: None, **manager: Any) -> ReplayDataset:
         replay,
         limiter,
         2,
-        start_source=lambda _: AsynchronousSource(replay, limiter, ChunkQueue(), stub, lambda: 0),
+        start_source=lambda _: AsynchronousSource(replay, limiter, stub, lambda: 0),
         check=check,
     )
     dataset.start()

@@ -1,0 +1,166 @@
+"""The inference manager: starts, watches, restarts and stops the inference servers."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lrl.actors.config import ActorConfig, InferenceConfig
+from lrl.actors.inference_server import ServerPlan, run_server
+from lrl.actors.remote import RemotePolicyFactory
+from lrl.actors.slot import ActorSlot
+from lrl.actors.supervisor import Handle, Supervisor
+from lrl.networks.q_network import NetworkRecipe
+from lrl.transport import LATENCY_EDGES, MAX_SLOTS, RequestLayout, RequestSlots, WeightStore
+from lrl.types import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+class InferenceError(RuntimeError):
+    """An inference server failed and will not be restarted; the message holds its traceback."""
+
+
+@dataclass(kw_only=True)
+class ServerHandle(Handle):
+    """A server's process of the moment, and its slots."""
+
+    slots: RequestSlots
+
+    def has_started(self) -> bool:
+        """Return whether the server ever looked for requests."""
+        return self.slots.server["heartbeat"][0] != 0
+
+
+class InferenceManager(Supervisor[ServerHandle]):
+    """Owns the inference servers of one rank, and the request slots, which outlive them.
+
+    Servers are spawned, never forked from anything that the actors come from: those hold no torch.
+
+    Args:
+        config: Servers and batches.
+        actors: Whose requests are served.
+        recipe: Builds the network in a server.
+        store: The weights.
+        slot: The first actor's slot, for seeds.
+
+    Raises:
+        ConfigError: Servers or batches do not fit these actors.
+    """
+
+    error = InferenceError
+
+    def __init__(
+        self,
+        config: InferenceConfig,
+        actors: ActorConfig,
+        recipe: NetworkRecipe,
+        store: WeightStore,
+        slot: ActorSlot,
+    ) -> None:
+        super().__init__(config, config.num_servers)
+        self.config = config
+        self.actors = actors
+        self.recipe = recipe
+        self.store = store
+        self.slot = slot
+        self.batch_requests = config.requests_per_batch(actors)
+        self.slots = [self._make_slots(server) for server in range(config.num_servers)]
+        self._last = [self._counters(server) for server in range(config.num_servers)]
+        self._context = multiprocessing.get_context("spawn")
+
+    def policy_of(self, actor: int) -> RemotePolicyFactory:
+        """Return what builds the policies of an actor's groups in its process."""
+        first = actor * self.actors.groups
+        groups = range(first, first + self.actors.groups)
+        servers = self.config.num_servers
+        return RemotePolicyFactory(
+            tuple(self.slots[group % servers].client(group // servers) for group in groups)
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the servers did since the last call (docs/metrics.md)."""
+        now = [self._counters(server) for server in range(self.config.num_servers)]
+        before, self._last = self._last, now
+
+        def difference(name: str) -> np.ndarray:
+            return np.sum([new[name] - old[name] for new, old in zip(now, before, strict=True)], 0)
+
+        metrics = {"count/inference_restarts": float(self.restarts)}
+        batches = float(difference("batches"))
+        if batches == 0:
+            return metrics
+        requests = float(difference("requests")) / batches
+        latency = difference("latency")
+        rows = self.actors.envs_per_group
+        return {
+            **metrics,
+            "inference/batch_size_mean": requests * rows,
+            "inference/batch_fill": requests / self.batch_requests,
+            "inference/latency_ms_p50": 1e3 * _quantile(latency, 0.5),
+            "inference/latency_ms_p99": 1e3 * _quantile(latency, 0.99),
+            "inference/queue_depth": float(difference("waiting")) / batches * rows,
+            "inference/policy_lag_mean": float(difference("lag")) / batches,
+        }
+
+    def close(self) -> None:
+        """Stop the servers and let go of the slots; bounded and idempotent."""
+        self.stop()
+        for slots in self.slots:
+            slots.close()
+
+    def _make_slots(self, server: int) -> RequestSlots:
+        count = len(self.config.slots_of(server, self.actors))
+        if count > MAX_SLOTS:
+            raise ConfigError(
+                f"inference.num_servers {self.config.num_servers} leaves {count} groups of "
+                f"environments to one server, which can serve {MAX_SLOTS}: raise it"
+            )
+        layout = RequestLayout(self.recipe.env_spec, count, self.actors.envs_per_group)
+        return RequestSlots(layout)
+
+    def _counters(self, server: int) -> np.void:
+        return self.slots[server].server[0].copy()
+
+    def _launch(self, index: int, previous: ServerHandle | None) -> ServerHandle:
+        slots = self.slots[index]
+        slots.server["heartbeat"] = 0.0
+        incarnation = self.slot.incarnation + (previous.restarts + 1 if previous else 0)
+        place = replace(self.slot, actor=self.actors.num_actors + index, incarnation=incarnation)
+        plan = ServerPlan(
+            self.recipe,
+            self.store,
+            slots,
+            self.batch_requests,
+            self.config.delay_seconds,
+            self.config.broadcast_period_seconds,
+            self.config.devices[index % len(self.config.devices)],
+            self.config.num_threads,
+            place.policy_seed(),
+        )
+        name = f"inference server {index}"
+        started = self._start_process(self._context, name, run_server, [plan])
+        return ServerHandle(name, *started, slots=slots)
+
+    def _heartbeat(self, handle: ServerHandle) -> float:
+        return float(handle.slots.server["heartbeat"][0])
+
+    def _request_stop(self) -> None:
+        for slots in self.slots:
+            slots.server["stop"] = 1
+
+    def _hopeless(self, handle: ServerHandle) -> str | None:
+        return "an error of the network" if handle.process.exitcode == 1 else None
+
+    def _listen(self, handle: ServerHandle) -> None:
+        if traceback := handle.take_traceback():
+            _log.warning("%s: a batch failed and is asked for again:\n%s", handle.name, traceback)
+
+
+def _quantile(counts: np.ndarray, share: float) -> float:
+    """Return the upper edge of the bin below or in which a share of all requests lies."""
+    position = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
+    return float(LATENCY_EDGES[min(position, len(LATENCY_EDGES) - 1)])

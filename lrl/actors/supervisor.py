@@ -1,0 +1,296 @@
+"""Child processes that are watched and restarted: what actors and inference servers share."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+from lrl.actors.config import SupervisedConfig
+
+MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+_RESTART_WINDOW_SECONDS = 60.0
+_BACK_OFF_WINDOW_SECONDS = 10.0  # deaths that lie further apart do not make the next pause longer
+
+
+@dataclass
+class Handle:
+    """One supervised process, and what is kept over its restarts."""
+
+    name: str
+    process: BaseProcess
+    errors: Connection
+    launched_at: float
+    ended_at: float | None = None
+    restart_at: float | None = None
+    deaths: deque[float] = field(default_factory=deque)
+    restarts: int = 0
+
+    def cause_of_death(self) -> str:
+        """Say why the process ended: its traceback, signal or exit code."""
+        traceback = self.take_traceback()
+        if traceback:
+            return f"failed:\n{traceback}"
+        code = self.process.exitcode
+        if code == 1 and not self.has_started():
+            return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
+        if code is not None and code < 0:
+            hint = " (often the out-of-memory killer)" if code == -9 else ""
+            return f"was killed by signal {-code}{hint}"
+        return f"exited with code {code}"
+
+    def take_traceback(self) -> str:
+        """Return what the process last sent of its errors; empty if nothing."""
+        with contextlib.suppress(EOFError, OSError):
+            if self.errors.poll():
+                return self.errors.recv_bytes().decode(errors="replace")
+        return ""
+
+    def has_started(self) -> bool:
+        """Return whether the process ever came to run our code."""
+        return True
+
+
+H = TypeVar("H", bound=Handle)
+
+
+class Supervisor(ABC, Generic[H]):
+    """Starts processes, restarts those that die or hang, and stops all; a thread watches them.
+
+    Lives in the learner process, which calls `check` while it waits: that raises what the watching
+    thread found. `stop` is bounded and idempotent.
+
+    Args:
+        config: What to do when a process fails.
+        count: Number of processes.
+    """
+
+    error: type[RuntimeError]
+    """What `check` raises."""
+
+    def __init__(self, config: SupervisedConfig, count: int) -> None:
+        self.restarts = 0
+        self._limits = config
+        self._count = count
+        self._handles: list[H] = []
+        self._error: RuntimeError | None = None
+        self._continued_at = 0.0
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def _launch(self, index: int, previous: H | None) -> H:
+        """Start a process, the first of its index or the one after `previous`."""
+
+    @abstractmethod
+    def _heartbeat(self, handle: H) -> float:
+        """Return `time.monotonic()` of the last sign of life, 0 before the first."""
+
+    @abstractmethod
+    def _request_stop(self) -> None:
+        """Ask all processes to finish; never blocks."""
+
+    def _after_death(self, handle: H) -> None:
+        """Settle what the dead process left behind."""
+
+    def _hopeless(self, handle: H) -> str | None:
+        """Say why a dead process is not worth a restart; None if it is."""
+        return None
+
+    def _may_restart(self, handle: H) -> bool:
+        """Return whether everything is ready for the next incarnation."""
+        return True
+
+    def _listen(self, handle: H) -> None:
+        """Take what a living process has to say; called whenever the thread wakes."""
+
+    def start(self) -> None:
+        """Start all processes and the thread that watches them.
+
+        Raises:
+            RuntimeError: Called while a child process imports the main script: it has no guard.
+        """
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise self.error(
+                f"processes cannot start while one of them imports the main module; {MAIN_GUARD}"
+            )
+        for index in range(self._count):
+            self._handles.append(self._launch(index, None))
+        name = f"lrl-{type(self).__name__}"
+        self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what ended the processes, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """The processes of the moment, by index."""
+        return [handle.process for handle in self._handles]
+
+    def stop(self, drain: Callable[[], object] = lambda: None, timeout: float = 5.0) -> None:
+        """Ask all processes to finish, and end those that do not obey.
+
+        Args:
+            drain: Called repeatedly while waiting, and once when all have ended.
+            timeout: Seconds before processes are killed.
+        """
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        deadline = time.monotonic() + timeout
+        self._request_stop()
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
+            drain()
+            self._thread.join(0.02)
+        self._request_stop()  # the thread may have been in the middle of a restart
+        while time.monotonic() < deadline and any(p.is_alive() for p in self.processes):
+            drain()
+            wait([p.sentinel for p in self.processes if p.is_alive()], 0.02)
+        for handle in self._handles:
+            if handle.process.is_alive():
+                _log.warning("%s did not stop in time and is killed", handle.name)
+                handle.process.kill()
+            handle.process.join()
+            handle.ended_at = handle.ended_at or time.monotonic()
+            handle.errors.close()
+        drain()
+
+    def _watch(self) -> None:
+        looked_at = time.monotonic()
+        try:
+            while not self._stopping.is_set():
+                alive = [h for h in self._handles if h.ended_at is None]
+                if alive:
+                    wait([*(h.process.sentinel for h in alive)], self._seconds_until_restart())
+                else:
+                    self._stopping.wait(self._seconds_until_restart())
+                now = time.monotonic()
+                if now - looked_at > _POLL_SECONDS + self._limits.timeout_seconds / 2:
+                    self._continued_at = now  # Ctrl-Z and fg: nobody could make progress
+                looked_at = now
+                for index, handle in enumerate(self._handles):
+                    if not self._stopping.is_set():
+                        self._attend(index, handle)
+        except Exception as error:
+            self._error = (
+                error
+                if isinstance(error, self.error)
+                else self.error(f"watching the processes failed: {error!r}")
+            )
+            if self._error is not error:
+                self._error.__cause__ = error
+
+    def _seconds_until_restart(self) -> float:
+        due = [h.restart_at - time.monotonic() for h in self._handles if h.restart_at is not None]
+        return max(0.02, min([_POLL_SECONDS, *due]))
+
+    def _attend(self, index: int, handle: H) -> None:
+        now = time.monotonic()
+        if handle.restart_at is not None:
+            if now >= handle.restart_at and self._may_restart(handle):
+                self._handles[index] = self._relaunch(index, handle)
+        elif handle.process.exitcode is not None:
+            self._bury(handle, handle.cause_of_death())
+        elif now - self._last_progress(handle) > self._limits.timeout_seconds:
+            handle.process.kill()
+            handle.process.join()
+            self._bury(handle, f"made no progress for {self._limits.timeout_seconds:g} s")
+        else:
+            self._listen(handle)
+
+    def _last_progress(self, handle: H) -> float:
+        sign_of_life = self._heartbeat(handle) or handle.launched_at + self._limits.timeout_seconds
+        return max(sign_of_life, self._continued_at)
+
+    def _bury(self, handle: H, cause: str) -> None:
+        now = handle.ended_at = time.monotonic()
+        handle.process.join()
+        self._after_death(handle)
+        handle.deaths.append(now)
+        while handle.deaths[0] < now - _RESTART_WINDOW_SECONDS:
+            handle.deaths.popleft()
+        message = f"{handle.name} (pid {handle.process.pid}) {cause}"
+        limits = self._limits
+        if limits.on_failure == "fail":
+            raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
+        if reason := self._hopeless(handle):
+            raise self.error(f"{message}\n({reason}: not restarted)")
+        if len(handle.deaths) > limits.max_restarts:
+            raise self.error(
+                f"{message}\n(failed {len(handle.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s; "
+                f"{limits.section}.max_restarts is {limits.max_restarts})"
+            )
+        recent = sum(death > now - _BACK_OFF_WINDOW_SECONDS for death in handle.deaths)
+        delay = min(30.0, 0.1 * 2 ** (recent - 1))
+        handle.restart_at = now + delay
+        _log.warning("%s; restart %d in %.1f s", message, handle.restarts + 1, delay)
+
+    def _relaunch(self, index: int, handle: H) -> H:
+        handle.errors.close()
+        fresh = self._launch(index, handle)
+        fresh.deaths = handle.deaths
+        fresh.restarts = handle.restarts + 1
+        self.restarts += 1
+        return fresh
+
+    def _start_process(
+        self, context: BaseContext, name: str, target: Callable[..., object], args: Sequence[Any]
+    ) -> tuple[BaseProcess, Connection, float]:
+        """Start a process with the writing end of a pipe for its errors as last argument.
+
+        Returns:
+            The process, the pipe's reading end, and when it was launched.
+        """
+        errors, child_errors = context.Pipe(duplex=False)
+        process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
+            target=target, args=(*args, child_errors), name=f"lrl-{name.replace(' ', '-')}",
+            daemon=True,
+        )  # fmt: skip
+        launched_at = time.monotonic()
+        try:
+            with _interrupt_blocked():
+                process.start()
+        except (OSError, EOFError) as error:
+            errors.close()
+            raise self.error(
+                f"{name} cannot be started: {error!r} (its own output may say more; "
+                f"in a script: {MAIN_GUARD})"
+            ) from error
+        finally:
+            child_errors.close()
+        return process, errors, launched_at
+
+
+@contextlib.contextmanager
+def _interrupt_blocked() -> Iterator[None]:
+    """Let processes that are started ignore Ctrl-C from their first moment; they inherit the mask.
+
+    It reaches the whole process group, and kills an interpreter that is still importing.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # started later, it would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

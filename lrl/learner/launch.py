@@ -1,0 +1,80 @@
+"""Starting what makes rows, when the first batch is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lrl.actors.actor import Actor
+from lrl.actors.inference_manager import InferenceManager
+from lrl.actors.manager import ActorManager
+from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy
+from lrl.envs import make_envs
+from lrl.learner.dataset import ReplayDataset
+from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
+from lrl.transport import ChunkQueue, WeightStore
+
+if TYPE_CHECKING:
+    from lrl.learner.datamodule import ReplayDataModule
+
+
+def start_source(data: ReplayDataModule, module: Any, dataset: ReplayDataset) -> Source:
+    """Start the actors that the datamodule asks for, in this process or in the background.
+
+    Weights and counters have been restored by now, and actors begin with them.
+    """
+    if data.slot.world_size > 1:
+        # Each rank draws noise and levels of its own, which are not those of its first actor.
+        torch.manual_seed(data.slot.policy_seed() + 1)
+    if data.store is None:
+        return _synchronous(data, module, dataset)
+    return _asynchronous(data, data.store, module, dataset)
+
+
+def _synchronous(data: ReplayDataModule, module: Any, dataset: ReplayDataset) -> Source:
+    envs = make_envs(data.env, data.actors.envs_per_actor, training=True)
+    return SynchronousSource(
+        dataset.replay,
+        dataset.limiter,
+        lambda source: Actor(
+            envs,
+            NetworkPolicy(module.online, module.device),
+            data.exploration,
+            source,
+            data.slot,
+            reward_clip=data.env.reward_clip,
+            env_steps_offset=dataset.env_steps_offset * data.slot.world_size,
+        ),
+    )
+
+
+def _asynchronous(
+    data: ReplayDataModule, store: WeightStore, module: Any, dataset: ReplayDataset
+) -> Source:
+    inference = None
+    local = LocalPolicyFactory(module.network_recipe, store)
+    if data.inference is not None:
+        inference = InferenceManager(
+            data.inference, data.actors, module.network_recipe, store, data.slot
+        )
+    manager = ActorManager(
+        data.actors,
+        data.env,
+        data.env_spec,
+        data.exploration,
+        inference.policy_of if inference else lambda actor: local,
+        ChunkQueue(),
+        data.slot,
+        env_steps_offset=dataset.env_steps_offset * data.slot.world_size,
+    )
+    trainer: Any = data.trainer
+    source = AsynchronousSource(
+        dataset.replay, dataset.limiter, manager, lambda: trainer.global_step, inference
+    )
+    try:
+        source.start()
+    except BaseException:
+        source.close()
+        raise
+    return source

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lrl.actors.config import ActorConfig as ActorConfig
+    from lrl.actors.config import InferenceConfig as InferenceConfig
     from lrl.callbacks import ActorLearnerCallback as ActorLearnerCallback
     from lrl.callbacks import RLProgressBar as RLProgressBar
     from lrl.envs import AtariConfig as AtariConfig
@@ -30,6 +31,7 @@ _HOMES = {
     "DQN": "lrl.learner",
     "EnvConfig": "lrl.envs",
     "EvaluationConfig": "lrl.evaluation",
+    "InferenceConfig": "lrl.actors.config",
     "RLProgressBar": "lrl.callbacks",
     "RateLimiterConfig": "lrl.replay",
     "ReplayConfig": "lrl.replay",
@@ -44,6 +46,7 @@ __all__ = [
     "ConfigError",
     "EnvConfig",
     "EvaluationConfig",
+    "InferenceConfig",
     "RLProgressBar",
     "RateLimiterConfig",
     "ReplayConfig",

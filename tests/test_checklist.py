@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 import yaml
-from helpers.training_runs import background, make_run, quiet, small_agent, small_data
+from helpers.training_runs import (
+    AfterEachStep,
+    background,
+    make_run,
+    quiet,
+    small_agent,
+    small_data,
+)
 
 from lrl import (
     DQN,
@@ -21,6 +30,7 @@ from lrl import (
     ActorLearnerCallback,
     EnvConfig,
     EvaluationConfig,
+    InferenceConfig,
     RateLimiterConfig,
     ReplayConfig,
 )
@@ -206,8 +216,12 @@ def documented_metrics() -> set[str]:
 
 
 def test_the_documented_metrics_are_those_that_are_logged(tmp_path):
-    replay = ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler)
-    run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0), data=small_data(replay=replay)).fit()
+    data = small_data(
+        replay=ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler),
+        actors=background(1),
+        inference=InferenceConfig(),
+    )
+    run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0), data=data).fit()
     logged = {name for row in run.metrics() for name in row} - {"step", "epoch"}
     assert documented_metrics() == logged
 
@@ -219,6 +233,24 @@ def test_every_metric_of_the_existing_systems_has_a_name_here(name):
     here = re.findall(r"`([a-z_]+/[a-z_]+)`", here)
     assert here
     assert set(here) <= documented_metrics()
+
+
+# --- Duration -------------------------------------------------------------------------------
+
+
+def test_a_run_lasts_as_long_as_it_may(tmp_path):
+    times: list[float] = []
+
+    class Watch(AfterEachStep):
+        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            times.append(time.monotonic())
+
+    watch = Watch(lambda trainer, batch: times.append(time.monotonic()))
+    run = make_run(
+        tmp_path, watch, ActorLearnerCallback(5, 0, 0), max_steps=-1, max_time={"seconds": 2}
+    )
+    run.fit()
+    assert 2.0 <= times[-1] - times[0] <= 2.2
 
 
 # --- Command line ---------------------------------------------------------------------------
@@ -246,21 +278,27 @@ ATARI = [pytest.mark.atari, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
-    ("recipe", "actors", "observation_shape", "num_actions"),
+    ("recipe", "system", "actors", "observation_shape", "num_actions"),
     [
-        ("cartpole", 2, (4,), 2),
-        ("cartpole_sync", 0, (4,), 2),
-        pytest.param("pong", 1, (4, 84, 84), 6, marks=ATARI),
-        pytest.param("pong_sync", 0, (4, 84, 84), 6, marks=ATARI),
+        ("cartpole", "", 2, (4,), 2),
+        ("cartpole_sync", "", 0, (4,), 2),
+        ("cartpole", "central_inference", 2, (4,), 2),
+        pytest.param("pong", "", 1, (4, 84, 84), 6, marks=ATARI),
+        pytest.param("pong_sync", "", 0, (4, 84, 84), 6, marks=ATARI),
+        pytest.param("pong_sync", "central_inference", 2, (4, 84, 84), 6, marks=ATARI),
     ],
 )
-def test_every_recipe_fits(tmp_path, monkeypatch, recipe, actors, observation_shape, num_actions):
+def test_every_recipe_fits(
+    tmp_path, monkeypatch, recipe, system, actors, observation_shape, num_actions
+):
     (tmp_path / "small.yaml").write_text(SMALL)
-    configs = (f"--config={ROOT / 'configs' / recipe}.yaml", "--config=small.yaml")
-    assert call(monkeypatch, tmp_path, "fit", *configs) == 0
+    files = [f"{recipe}.yaml", *([f"system/{system}.yaml"] if system else [])]
+    configs = [f"--config={ROOT / 'configs' / file}" for file in files]
+    assert call(monkeypatch, tmp_path, "fit", *configs, "--config=small.yaml") == 0
     folder = tmp_path / "runs" / recipe / "version_0"
     kept = yaml.safe_load((folder / "config.yaml").read_text())
     assert kept["data"]["actors"]["num_actors"] == actors
+    assert bool(kept["data"]["inference"]) == bool(system)
     assert kept["trainer"]["max_steps"] == 2
     # The sizes of the network are nowhere in the file.
     spec = DQN.load_from_checkpoint(folder / "checkpoints/best.ckpt").env_spec

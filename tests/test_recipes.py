@@ -15,13 +15,18 @@ pytestmark = quiet_commands
 CONFIGS = Path(__file__).parents[1] / "configs"
 OVERLAYS = sorted(path.stem for path in (CONFIGS / "algo").glob("*.yaml"))
 RECIPES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-SAMPLE = {  # of the 52 runs, those that also belong to the fast tests
+SAMPLE = {  # of the 78 runs, those that also belong to the fast tests
     ("dueling_double_dqn", "cartpole", "asynchronous"),
     ("rainbow", "cartpole", "synchronous"),
     ("munchausen_iqn", "cartpole", "asynchronous"),
     ("c51", "pong", "synchronous"),
+    ("rainbow", "cartpole", "central"),
 }
-MODES = {"synchronous": "0", "asynchronous": "1"}
+MODES = {
+    "synchronous": ["--data.actors.num_actors", "0"],
+    "asynchronous": ["--data.actors.num_actors", "1"],
+    "central": ["--data.actors.num_actors", "1", "--data.inference.num_servers", "1"],
+}
 IMAGES_ONLY = ("beyond_the_rainbow", "data_efficient_rainbow")
 
 
@@ -37,7 +42,7 @@ def small(task: str, mode: str) -> list[str]:
         "--trainer.max_steps", "6",
         "--trainer.log_every_n_steps", "2",
         "--trainer.limit_train_batches", "3",
-        "--data.actors.num_actors", MODES[mode],
+        *MODES[mode],
         "--data.actors.envs_per_actor", "2",
         "--data.actors.chunk_rows", "16",
         "--data.replay.batch_size", "8",

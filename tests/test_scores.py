@@ -60,8 +60,10 @@ def test_a_changed_recipe_is_run_again(command, tmp_path):
     call("cartpole")
     (tmp_path / "configs").unlink()
     (tmp_path / "configs").mkdir()
-    for path in CONFIGS.glob("*.yaml"):
-        (tmp_path / "configs" / path.name).write_text("# another header\n" + path.read_text())
+    for path in CONFIGS.rglob("*.yaml"):
+        copy = tmp_path / "configs" / path.relative_to(CONFIGS)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text("# another header\n" + path.read_text())
     assert call("cartpole").count("`cartpole`") == 1
     assert len(ran) == 8
     recipe = tmp_path / "configs/cartpole.yaml"

@@ -97,8 +97,9 @@ class InferenceConfig:
     """Observations in a batch at most, and at which it runs at once; a request (one of an actor's
     groups of environments) is never split. Null is all of a server's environments, or with
     `actors.groups` above 1 those of one group of each actor."""
-    delay_seconds: float = 0.005
-    """A batch that is not full runs when its oldest request has waited for so long."""
+    delay_seconds: float = 0.01
+    """A batch that is not full runs when its oldest request has waited for so long; best above the
+    time that the network takes."""
     devices: tuple[str, ...] = ("cpu",)
     """Devices of the servers, dealt out in turn: `cpu`, `cuda`, `cuda:1`."""
     broadcast_period_seconds: float = 0.0

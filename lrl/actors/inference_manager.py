@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -154,6 +155,9 @@ class InferenceManager(Supervisor[ServerHandle]):
 
     def _hopeless(self, handle: ServerHandle) -> str | None:
         return "an error of the network" if handle.process.exitcode == 1 else None
+
+    def _signs(self, handle: ServerHandle) -> list[Any]:
+        return [handle.process.sentinel, handle.errors]
 
     def _listen(self, handle: ServerHandle) -> None:
         if traceback := handle.take_traceback():

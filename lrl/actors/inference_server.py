@@ -13,7 +13,7 @@ from lrl.actors.process import errors_sent_to, isolate, send_traceback
 from lrl.networks.q_network import NetworkRecipe
 from lrl.transport import RequestQueue, RequestSlots, WeightStore
 
-_IDLE_SECONDS = 0.1
+_IDLE_SECONDS = 0.1  # without a look at `stop` and a heartbeat
 _MAX_FAILURES = 3  # in a row
 
 
@@ -83,7 +83,7 @@ class InferenceServer:
             self.requests.collect(_IDLE_SECONDS)
             return
         remaining = 0.0 if self.requests.is_full else max(0.0, self._delay - waited)
-        self.requests.collect(remaining)
+        self.requests.collect(min(remaining, _IDLE_SECONDS))
         if self.requests.is_full or remaining == 0.0:
             self._run_batch()
 

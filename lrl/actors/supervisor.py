@@ -40,13 +40,14 @@ class Handle:
     restart_at: float | None = None
     deaths: deque[float] = field(default_factory=deque)
     restarts: int = 0
+    last_traceback: str = ""
 
     def cause_of_death(self) -> str:
         """Say why the process ended: its traceback, signal or exit code."""
-        traceback = self.take_traceback()
-        if traceback:
-            return f"failed:\n{traceback}"
+        self.take_traceback()
         code = self.process.exitcode
+        if code == 1 and self.last_traceback:
+            return f"failed:\n{self.last_traceback}"
         if code == 1 and not self.has_started():
             return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
         if code is not None and code < 0:
@@ -55,11 +56,12 @@ class Handle:
         return f"exited with code {code}"
 
     def take_traceback(self) -> str:
-        """Return what the process last sent of its errors; empty if nothing."""
+        """Return the last traceback that came since the last call; empty if none did."""
+        new = ""
         with contextlib.suppress(EOFError, OSError):
-            if self.errors.poll():
-                return self.errors.recv_bytes().decode(errors="replace")
-        return ""
+            while self.errors.poll():
+                new = self.last_traceback = self.errors.recv_bytes().decode(errors="replace")
+        return new
 
     def has_started(self) -> bool:
         """Return whether the process ever came to run our code."""
@@ -116,8 +118,12 @@ class Supervisor(ABC, Generic[H]):
         """Return whether everything is ready for the next incarnation."""
         return True
 
+    def _signs(self, handle: H) -> list[Any]:
+        """Return what the thread waits for: the process's end, and whatever `_listen` takes."""
+        return [handle.process.sentinel]
+
     def _listen(self, handle: H) -> None:
-        """Take what a living process has to say; called whenever the thread wakes."""
+        """Take what a process has to say; called whenever the thread wakes, and at the end."""
 
     def start(self) -> None:
         """Start all processes and the thread that watches them.
@@ -170,6 +176,7 @@ class Supervisor(ABC, Generic[H]):
                 handle.process.kill()
             handle.process.join()
             handle.ended_at = handle.ended_at or time.monotonic()
+            self._listen(handle)
             handle.errors.close()
         drain()
 
@@ -179,7 +186,7 @@ class Supervisor(ABC, Generic[H]):
             while not self._stopping.is_set():
                 alive = [h for h in self._handles if h.ended_at is None]
                 if alive:
-                    wait([*(h.process.sentinel for h in alive)], self._seconds_until_restart())
+                    wait([s for h in alive for s in self._signs(h)], self._seconds_until_restart())
                 else:
                     self._stopping.wait(self._seconds_until_restart())
                 now = time.monotonic()
@@ -266,7 +273,7 @@ class Supervisor(ABC, Generic[H]):
         )  # fmt: skip
         launched_at = time.monotonic()
         try:
-            with _interrupt_blocked():
+            with interrupt_blocked():
                 process.start()
         except (OSError, EOFError) as error:
             errors.close()
@@ -280,7 +287,7 @@ class Supervisor(ABC, Generic[H]):
 
 
 @contextlib.contextmanager
-def _interrupt_blocked() -> Iterator[None]:
+def interrupt_blocked() -> Iterator[None]:
     """Let processes that are started ignore Ctrl-C from their first moment; they inherit the mask.
 
     It reaches the whole process group, and kills an interpreter that is still importing.

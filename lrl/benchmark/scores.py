@@ -55,8 +55,9 @@ class Task:
     @property
     def digest(self) -> str:
         """What the recipe and the settings are, in 8 digits: rows of others are not its scores."""
-        text = Path(f"configs/{self.recipe}.yaml").read_text()
-        settings = "".join(line for line in text.splitlines() if not line.startswith("#"))
+        files = [f"configs/{self.recipe}.yaml", *(s for s in self.settings if s.endswith(".yaml"))]
+        lines = [line for file in files for line in Path(file).read_text().splitlines()]
+        settings = "".join(line for line in lines if not line.startswith("#"))
         return f"{zlib.crc32((settings + repr(self.settings)).encode()):08x}"
 
 
@@ -68,6 +69,13 @@ def _minatar(game: str, bar: float) -> Task:
 
 TASKS = (
     Task("cartpole", "cartpole", bar=475, seconds=60),
+    Task(
+        "cartpole_central",
+        "cartpole",
+        bar=475,
+        seconds=60,
+        settings=("--config", "configs/system/central_inference.yaml"),
+    ),
     Task("cartpole_rainbow", "cartpole_rainbow", bar=475, seconds=60),
     Task("cartpole_iqn", "cartpole_iqn", bar=475, seconds=60),
     Task("lunarlander", "lunarlander", bar=200, seconds=600),

@@ -111,10 +111,15 @@ class ReplayDataModule(L.LightningDataModule):
         sampler = self.replay.sampler()
         check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
         self._threads_before = share_cores(
-            self.learner_threads, self._trainer().num_devices, self.actors.num_actors
+            self.learner_threads, self._trainer().num_devices, self._busy_processes
         )
         if self.dataset is None:
             self._build_dataset(spec, sampler)
+
+    @property
+    def _busy_processes(self) -> int:
+        servers = self.inference.num_servers * self.inference.num_threads if self.inference else 0
+        return self.actors.num_actors + servers
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
         synchronous = self.actors.num_actors == 0

@@ -8,33 +8,33 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 
-def share_cores(threads: int | None, ranks: int, num_actors: int) -> int:
+def share_cores(threads: int | None, ranks: int, busy: int) -> int:
     """Set the learner's threads, say how many, and return how many there were before.
 
     Args:
-        threads: Number asked for; None leaves each actor a core.
+        threads: Number asked for; None leaves each actor and inference server a core.
         ranks: Learners on this machine.
-        num_actors: Actors of each of them.
+        busy: Threads that the actors and inference servers of each of them keep busy.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = threads or default_learner_threads((cpus or 1) // ranks, num_actors)
+    threads = threads or default_learner_threads((cpus or 1) // ranks, busy)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     rank_zero_info(
-        f"learner: {threads} torch thread(s) on {cpus} core(s) beside {num_actors} actor(s) "
-        "(data.learner_threads)"
+        f"learner: {threads} torch thread(s) on {cpus} core(s) beside {busy} thread(s) of actors "
+        "and servers (data.learner_threads)"
     )
     return before
 
 
-def default_learner_threads(cpus: int, num_actors: int) -> int:
-    """Return the torch threads of a learner beside busy actors: what they leave, at least one.
+def default_learner_threads(cpus: int, busy: int) -> int:
+    """Return the torch threads of a learner beside busy ones: what they leave, at least one.
 
     Two threads beside one busy process made an update 3 to 27 times slower than on an idle
     machine, because each barrier waits for the descheduled thread (docs/architecture.md).
 
     Example:
-        >>> [default_learner_threads(8, actors) for actors in (0, 2, 16)]
+        >>> [default_learner_threads(8, busy) for busy in (0, 2, 16)]
         [8, 6, 1]
     """
-    return max(1, cpus - num_actors)
+    return max(1, cpus - busy)

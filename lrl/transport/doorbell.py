@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 
 
@@ -28,11 +29,9 @@ class Doorbell:
 
     def wait(self, timeout: float) -> bytes:
         """Return all tokens that came, at once if there are some; empty after `timeout` seconds."""
-        self._inside.settimeout(timeout)
-        try:
-            return self._inside.recv(4096)
-        except (TimeoutError, BlockingIOError):
-            return b""
+        # select, because a socket's own time-out is rounded up to whole milliseconds.
+        ready, _, _ = select.select([self._inside], [], [], timeout)
+        return self._inside.recv(4096) if ready else b""
 
     def close(self) -> None:
         """Close this process's copies of both ends. Idempotent."""

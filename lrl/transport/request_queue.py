@@ -85,7 +85,8 @@ class RequestQueue:
         slots = np.array([self._waiting.popleft() for _ in range(count)])
         asked = self._asked[slots]  # a copy, made before the observations are read
         batch = self._batch[:count]
-        np.take(self._observation, slots, axis=0, out=batch)
+        # "clip", because the default copies through a buffer of its own; the slots are in range.
+        np.take(self._observation, slots, axis=0, out=batch, mode="clip")
         return Taken(slots, asked, batch.reshape(-1, *batch.shape[2:]))
 
     def answer(self, taken: Taken, values: npt.NDArray[np.float32], version: int, lag: int) -> None:

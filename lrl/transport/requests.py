@@ -203,8 +203,18 @@ class Requester:
         self._number = 0
 
     def ask(self, observation: npt.NDArray[np.generic]) -> None:
-        """Send observations `[rows, *observation_shape]`; a reply to an earlier one is void."""
-        np.copyto(self._observation, observation, casting="no")
+        """Send observations `[rows, *observation_shape]`; a reply to an earlier one is void.
+
+        Raises:
+            ValueError: They have another type or shape than the slot.
+        """
+        place = self._observation
+        if observation.dtype != place.dtype or observation.shape != place.shape:
+            raise ValueError(
+                f"observation is {observation.dtype}{list(observation.shape)}, "
+                f"expected {place.dtype}{list(place.shape)}"
+            )
+        np.copyto(place, observation)
         self._number += 1
         # In this order: a server sees the request when its number has changed.
         self._asked["incarnation"] = self._incarnation

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lrl.actors.config import ActorConfig
+from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.types import ConfigError
 
 
@@ -18,6 +18,8 @@ from lrl.types import ConfigError
         ("timeout_seconds", math.nan),
         ("start_method", "fork"),
         ("on_failure", "ignore"),
+        ("groups", 0),
+        ("groups", 3),  # of 8 environments
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value(name: str, value):
@@ -36,7 +38,63 @@ def test_a_wrong_setting_is_named_with_its_value(name: str, value):
         ("timeout_seconds", 0.1),
         ("start_method", "spawn"),
         ("on_failure", "fail"),
+        ("groups", 8),
     ],
 )
 def test_limits_are_allowed(name: str, value):
     assert getattr(ActorConfig(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("num_servers", 0, "0"),
+        ("batch_size", 0, "0"),
+        ("delay_seconds", -0.1, "-0.1"),
+        ("delay_seconds", math.nan, "nan"),
+        ("devices", (), r"\[\]"),
+        ("devices", ("cpu", "cuda"), r"\['cpu', 'cuda'\]"),
+        ("broadcast_period_seconds", -1.0, "-1.0"),
+        ("num_threads", 0, "0"),
+        ("on_failure", "ignore", "ignore"),
+        ("max_restarts", -1, "-1"),
+        ("timeout_seconds", 0.0, "0.0"),
+    ],
+)
+def test_a_wrong_setting_of_inference_is_named_with_its_value(name: str, value, shown: str):
+    with pytest.raises(ConfigError, match=rf"inference\.{name} .*{shown}"):
+        InferenceConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("servers", "actors", "groups", "dealt"),
+    [
+        (1, 3, 1, [[0, 1, 2]]),
+        (2, 3, 1, [[0, 2], [1]]),
+        (2, 2, 2, [[0, 2], [1, 3]]),  # each actor's first group to the first server
+        (4, 2, 2, [[0], [1], [2], [3]]),
+    ],
+)
+def test_groups_are_dealt_out_to_servers(servers: int, actors: int, groups: int, dealt):
+    config = InferenceConfig(num_servers=servers)
+    asking = ActorConfig(num_actors=actors, groups=groups)
+    assert [config.slots_of(server, asking) for server in range(servers)] == dealt
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "servers", "groups", "requests"),
+    [
+        (None, 1, 1, 4),  # all that can wait at once
+        (None, 1, 2, 4),  # one of each actor's two groups
+        (None, 2, 1, 2),
+        (None, 3, 1, 1),  # one server has two groups, the others one
+        (8, 1, 1, 1),
+        (31, 1, 1, 3),  # a fourth request of 8 would not fit
+        (32, 1, 1, 4),
+        (4, 1, 2, 1),
+    ],
+)
+def test_a_batch_is_so_many_requests(batch_size, servers: int, groups: int, requests: int):
+    config = InferenceConfig(num_servers=servers, batch_size=batch_size)
+    actors = ActorConfig(num_actors=4, envs_per_actor=8, groups=groups)
+    assert config.requests_per_batch(actors) == requests

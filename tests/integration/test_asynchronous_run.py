@@ -126,8 +126,10 @@ def test_every_actor_has_environments_of_its_own(records):
 
 
 def test_actors_begin_with_the_weights_that_were_published_before(records):
-    for stream in range(ACTORS * ENVS):
-        assert records.of(stream, "policy_version")[0] == 0
+    """The first to act had version 0; on a busy machine another may start after a later one."""
+    first = [records.of(stream, "policy_version")[0] for stream in range(ACTORS * ENVS)]
+    assert min(first) == 0
+    assert set(first) <= set(records.published)
 
 
 def test_weights_are_published_in_their_period_and_never_older_ones_used(records):

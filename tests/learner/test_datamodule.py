@@ -160,12 +160,12 @@ def test_threads_are_chosen_logged_and_given_back(tmp_path, caplog, exception):
     assert seen == {before + 2}
     assert torch.get_num_threads() == before
     assert f"learner: {before + 2} torch thread(s) on" in caplog.text
-    assert "beside 0 actor(s) (data.learner_threads)" in caplog.text
+    assert "beside 0 thread(s) of actors and servers (data" in caplog.text
 
 
 def test_threads_leave_the_actors_their_cores(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(16), raising=False)
-    before = share_cores(None, ranks=2, num_actors=3)
+    before = share_cores(None, ranks=2, busy=3)
     try:
         assert torch.get_num_threads() == 16 // 2 - 3
     finally:

@@ -1,0 +1,290 @@
+"""Runs whose actors ask inference servers: they learn, survive, and leave nothing."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+from helpers.odd_envs import Witness
+from helpers.odd_networks import BreaksInServers
+from helpers.training_runs import AfterEachStep, Run, background, make_run, quiet, small_data
+
+from lrl import (
+    DQN,
+    ActorLearnerCallback,
+    ConfigError,
+    EnvConfig,
+    InferenceConfig,
+    RateLimiterConfig,
+    ReplayConfig,
+)
+from lrl.actors.inference_manager import InferenceError
+from lrl.envs.toy import Ledger
+from lrl.learner.sources import AsynchronousSource, Source
+from lrl.types import RowKind, Rows
+
+pytestmark = [*quiet, pytest.mark.usefixtures("janitor")]
+
+
+def source_of(run: Run) -> AsynchronousSource:
+    assert run.data.dataset is not None
+    source = run.data.dataset.source
+    assert isinstance(source, AsynchronousSource)
+    return source
+
+
+def kill(process: Any) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """All rows that the learner receives, with the time of their arrival."""
+    rows: list[tuple[float, Rows]] = []
+    put = Source.put
+
+    def spied(self: Source, new: Rows) -> None:
+        rows.append((time.monotonic(), copy.deepcopy(new)))
+        put(self, new)
+
+    monkeypatch.setattr(Source, "put", spied)
+    return rows
+
+
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_acts_through_servers(tmp_path, received, servers):
+    data = small_data(
+        actors=background(2, envs_per_actor=4, groups=2),
+        inference=InferenceConfig(num_servers=servers),
+    )
+    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data, max_steps=200).fit()
+    steps = [rows.policy_version[rows.kind == RowKind.STEP] for _, rows in received]
+    versions = np.concatenate(steps)
+    assert set(versions) <= set(range(0, 201, 5))
+    assert len(set(versions)) > 1
+    streams = np.concatenate([rows.stream for _, rows in received])
+    assert set(streams) == set(range(8))
+    last = [row for row in run.metrics() if "inference/batch_fill" in row][-1]
+    assert 2 <= float(last["inference/batch_size_mean"]) <= 8
+    assert 0 < float(last["inference/batch_fill"]) <= 1
+    assert 0 < float(last["inference/latency_ms_p50"]) <= float(last["inference/latency_ms_p99"])
+    assert float(last["inference/queue_depth"]) >= float(last["inference/batch_size_mean"])
+    assert float(last["inference/policy_lag_mean"]) >= 0
+    assert float(last["count/inference_restarts"]) == 0
+
+
+def test_actors_hold_no_torch(tmp_path, received):
+    data = small_data(
+        env=EnvConfig(id="helpers.odd_envs:Witness-v0"),
+        actors=background(1, start_method="spawn"),  # the tests' fork server holds torch already
+        inference=InferenceConfig(),
+    )
+    make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data, max_steps=5).fit()
+    frames = np.concatenate([rows.frame for _, rows in received])
+    facts = dict(zip(Witness.FACTS, frames[0], strict=True))
+    assert facts["threads"] == 0  # torch's, if it were there
+    assert facts["lightning"] == 0
+    assert facts["actor"] == 0
+
+
+@pytest.mark.parametrize(
+    ("actors", "inference", "message"),
+    [
+        ({"groups": 2}, None, r"actors.groups is 2, but without data.inference"),
+        ({"num_actors": 0}, {}, r"actors.num_actors is 0 .* but data.inference is set"),
+        ({}, {"num_servers": 3}, r"inference.num_servers 3 is more than the 2 groups"),
+        ({}, {"batch_size": 1}, r"inference.batch_size 1 is below the 2 observations"),
+        ({}, {"batch_size": 5}, r"inference.batch_size 5 is more than the 4 environments"),
+        ({}, {"devices": ("cuda:99",)}, r"inference.devices: 'cuda:99' cannot be used here"),
+        ({}, {"devices": ("nowhere",)}, r"inference.devices: 'nowhere' cannot be used here"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_setup(tmp_path, actors, inference, message):
+    settings = {"num_actors": 2, "envs_per_actor": 2, **actors}
+    data = small_data(
+        actors=background(**settings),
+        inference=None if inference is None else InferenceConfig(**inference),
+    )
+    with pytest.raises(ConfigError, match=message):
+        make_run(tmp_path, data=data).fit()
+
+
+def test_a_failing_network_is_asked_again(tmp_path, caplog):
+    encoder = functools.partial(BreaksInServers, hidden_sizes=(8,), times=2)
+    data = small_data(actors=background(1), inference=InferenceConfig())
+    make_run(
+        tmp_path, ActorLearnerCallback(5, 0, 0), module=DQN(encoder=encoder), data=data
+    ).fit()  # fmt: skip
+    assert "inference server 0: a batch failed and is asked for again" in caplog.text
+    assert "the weights are lost" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_network_that_always_fails_ends_the_run_with_its_traceback(tmp_path):
+    encoder = functools.partial(BreaksInServers, hidden_sizes=(8,), times=10**9)
+    data = small_data(actors=background(1), inference=InferenceConfig())
+    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), module=DQN(encoder=encoder), data=data)
+    with pytest.raises(InferenceError, match="the weights are lost") as caught:
+        run.fit()
+    assert "inference server 0 (pid" in str(caught.value)
+    assert "Traceback (most recent call last)" in str(caught.value)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_killed_server_comes_back_and_actors_keep_their_episodes(tmp_path, received):
+    def after_each_step(trainer: L.Trainer, batch: Any) -> None:
+        source = source_of(run)
+        assert source.inference is not None
+        if trainer.global_step == 20:
+            kill(source.inference.processes[0])
+            deadline = time.monotonic() + 30.0
+            while source.inference.restarts == 0:
+                assert time.monotonic() < deadline
+                source.wait(0.05)
+            source.wait(5.0)
+
+    data = small_data(
+        "lrl/Ledger-v0",
+        actors=background(2),
+        inference=InferenceConfig(),
+        rate=RateLimiterConfig(None, min_size_env_steps=20),
+    )
+    run = make_run(
+        tmp_path,
+        AfterEachStep(after_each_step),
+        ActorLearnerCallback(5, 0, 0),
+        data=data,
+        max_steps=200,
+    )
+    run.fit()
+    assert float(run.metrics()[-1]["count/inference_restarts"]) == 1
+    assert float(run.metrics()[-1]["count/actor_restarts"]) == 0
+    assert_rows_are_whole(received, gaps=0)
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["outcome"] == "finished"
+
+
+@pytest.mark.slow
+def test_a_hung_server_is_replaced(tmp_path, received):
+    stopped: list[Any] = []
+
+    def after_each_step(trainer: L.Trainer, batch: Any) -> None:
+        source = source_of(run)
+        assert source.inference is not None
+        if trainer.global_step == 5 and not stopped:
+            stopped.append(source.inference.processes[0])
+            os.kill(stopped[0].pid, signal.SIGSTOP)
+
+    data = small_data(
+        actors=background(1, timeout_seconds=1.0), inference=InferenceConfig(timeout_seconds=3.0)
+    )
+    run = make_run(
+        tmp_path, AfterEachStep(after_each_step), ActorLearnerCallback(5, 0, 0),
+        data=data, max_steps=300,
+    )  # fmt: skip
+    run.fit()
+    assert not stopped[0].is_alive()
+    assert source_of(run).inference.restarts == 1  # pyright: ignore[reportOptionalMemberAccess]
+    assert source_of(run).actor_restarts == 0  # they were only waiting
+
+
+class Killer(threading.Thread):
+    """Kills a server every 5 s and an actor every 3 s, in turn, for some time."""
+
+    def __init__(self, run: Run, seconds: float) -> None:
+        super().__init__()
+        self.run_to_end, self.seconds = run, seconds
+        self.killed = {"servers": 0, "actors": 0}
+
+    def run(self) -> None:
+        source = source_of(self.run_to_end)
+        assert source.inference is not None
+        victims = {"servers": source.inference, "actors": source.manager}
+        period = {"servers": 5.0, "actors": 3.0}
+        started = time.monotonic()
+        due = {name: started + seconds for name, seconds in period.items()}
+        while time.monotonic() < started + self.seconds:
+            name = min(due, key=due.__getitem__)
+            time.sleep(max(0.0, due[name] - time.monotonic()))
+            due[name] += period[name]
+            processes = victims[name].processes
+            kill(processes[self.killed[name] % len(processes)])
+            self.killed[name] += 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_minute_of_kills_corrupts_nothing_and_stalls_nobody(tmp_path, received):
+    """A server every 5 s, an actor every 3 s; a row is whole or it is not there."""
+    killers: list[Killer] = []
+
+    def after_each_step(trainer: L.Trainer, batch: Any) -> None:
+        if trainer.global_step == 20:
+            killers.append(Killer(run, 60.0))
+            killers[0].start()
+        trainer.should_stop = trainer.global_step > 20 and not killers[0].is_alive()
+
+    data = small_data(
+        "lrl/Ledger-v0",
+        actors=background(4, max_restarts=100, chunk_rows=64),
+        inference=InferenceConfig(num_servers=2, max_restarts=100),
+        rate=RateLimiterConfig(8.0, min_size_env_steps=1000),
+        replay=ReplayConfig(capacity=100_000, batch_size=256),
+    )
+    run = make_run(
+        tmp_path, AfterEachStep(after_each_step), ActorLearnerCallback(5, 0, 0),
+        data=data, max_steps=10**9, log_every_n_steps=10**6,
+    )  # fmt: skip
+    run.fit()
+    killed = killers[0].killed
+    source = source_of(run)
+    assert source.inference is not None
+    assert killed["servers"] >= 11
+    assert killed["actors"] >= 19
+    assert source.inference.restarts >= killed["servers"] - 2
+    assert source.actor_restarts >= killed["actors"] - 2
+    assert source.rows_dropped == 0
+    assert_rows_are_whole(received)
+    arrivals = np.array([at for at, rows in received if (rows.kind == RowKind.STEP).any()])
+    assert np.diff(arrivals).max() <= 3.0
+
+
+def assert_rows_are_whole(received: list[tuple[float, Rows]], gaps: int | None = None) -> None:
+    """Every row is what its environment made, in order, and nothing is missing but at gaps."""
+    streams: dict[int, list[Any]] = defaultdict(list)
+    for _, rows in received:
+        labels = Ledger.decode(rows.frame)
+        for i in range(len(rows)):
+            streams[int(rows.stream[i])].append(
+                (rows.kind[i], *labels[i], rows.action[i], rows.reward[i], rows.policy_version[i])
+            )
+    found = 0
+    for stream in streams.values():
+        before: Any = None
+        version = -1
+        for kind, instance, episode, step, action, reward, policy_version in stream:
+            if kind == RowKind.GAP:
+                found += 1
+                before = None
+                continue
+            if before is not None:
+                assert instance == before[0]
+                assert (episode, step) in ((before[1], before[2] + 1), (before[1] + 1, 0))
+            if kind == RowKind.STEP:
+                assert reward == Ledger.reward(episode, step, int(action))
+                assert policy_version >= version
+                version = policy_version
+            before = (instance, episode, step)
+    if gaps is not None:
+        assert found == gaps

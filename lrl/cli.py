@@ -16,6 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lrl.actors.inference_manager import InferenceError
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.logging import log_configuration
@@ -245,7 +246,7 @@ def run() -> int:
             raise
         print(f"lrl: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _CONFIG_ERROR
-    except ActorError as error:
+    except (ActorError, InferenceError) as error:
         print(f"lrl: error: {error}", file=sys.stderr)
         return 1
     except (SystemExit, KeyboardInterrupt) as error:

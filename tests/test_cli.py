@@ -221,3 +221,34 @@ def test_any_logger_gets_the_flattened_configuration_and_may_fail(caplog):
     save.save_config(trainer, None, "fit")  # pyright: ignore[reportArgumentType]
     assert taken == {"data.replay.n_step": 3, "list": "[1]"}
     assert "the server does not answer" in caplog.text
+
+
+BROKEN_NETWORK = [
+    "--data.inference.num_servers=1",
+    "--model.encoder=helpers.odd_networks.BreaksInServers",
+    "--model.encoder.hidden_sizes=[8]",
+    "--model.encoder.times=1000",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "process", "message"),
+    [
+        (["--data.env.id=helpers.odd_envs:Faulty-v0"], "lrl: error: actor ", "the ball is lost"),
+        (BROKEN_NETWORK, "lrl: error: inference server 0 ", "the weights are lost"),
+    ],
+    ids=["actor", "server"],
+)
+def test_a_process_that_fails_for_good_ends_with_its_traceback_and_1(
+    command, settings, process, message
+):
+    where = ["--name=failing", "--data.env.kwargs={}"]
+    code, _, err = command(
+        "fit", "--config=base.yaml", *where, *settings, "--data.actors.on_failure=fail"
+    )
+    assert code == 1, err
+    error = err[err.index("lrl: error: ") :]
+    assert process in error
+    assert message in error
+    assert error.count("Traceback (most recent call last)") == 1

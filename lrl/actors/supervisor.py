@@ -197,13 +197,10 @@ class Supervisor(ABC, Generic[H]):
                     if not self._stopping.is_set():
                         self._attend(index, handle)
         except Exception as error:
-            self._error = (
-                error
-                if isinstance(error, self.error)
-                else self.error(f"watching the processes failed: {error!r}")
-            )
-            if self._error is not error:
-                self._error.__cause__ = error
+            if not isinstance(error, self.error):
+                cause, error = error, self.error(f"watching the processes failed: {error!r}")
+                error.__cause__ = cause
+            self._error = error
 
     def _seconds_until_restart(self) -> float:
         due = [h.restart_at - time.monotonic() for h in self._handles if h.restart_at is not None]

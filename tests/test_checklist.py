@@ -219,7 +219,7 @@ def test_the_documented_metrics_are_those_that_are_logged(tmp_path):
     data = small_data(
         replay=ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler),
         actors=background(1),
-        inference=InferenceConfig(),
+        inference=InferenceConfig(num_servers=1),
     )
     run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0), data=data).fit()
     logged = {name for row in run.metrics() for name in row} - {"step", "epoch"}
@@ -298,7 +298,7 @@ def test_every_recipe_fits(
     folder = tmp_path / "runs" / recipe / "version_0"
     kept = yaml.safe_load((folder / "config.yaml").read_text())
     assert kept["data"]["actors"]["num_actors"] == actors
-    assert bool(kept["data"]["inference"]) == bool(system)
+    assert kept["data"]["inference"]["num_servers"] == bool(system)
     assert kept["trainer"]["max_steps"] == 2
     # The sizes of the network are nowhere in the file.
     spec = DQN.load_from_checkpoint(folder / "checkpoints/best.ckpt").env_spec

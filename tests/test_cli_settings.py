@@ -55,6 +55,14 @@ MISTAKES = {
         ["--data.actors.num_actors", "0", "--data.rate.samples_per_insert", "null"],
         "rate.samples_per_insert is null (free running) but actors.num_actors is 0",
     ),
+    "wrong inference": (
+        ["--data.inference.delay_seconds", "-1"],
+        "lrl: error: inference.delay_seconds must be at least 0, got -1.0",
+    ),
+    "inference without servers": (
+        ["--data.inference.batch_size", "4"],
+        "lrl: error: inference.batch_size is 4, but inference.num_servers is 0",
+    ),
     "warm-up": (
         ["--data.rate.min_size_env_steps", "3000"],
         "rate.min_size_env_steps is 3000, but the replay keeps only 2000 rows",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
+from lrl.transport import MAX_SLOTS
 from lrl.types import ConfigError
+
+_MAX_GROUPS = 32  # each takes two file descriptors, of which a fork server passes on few
 
 
 class SupervisedConfig(Protocol):
@@ -57,7 +60,7 @@ class ActorConfig:
     """Chunks in an actor's ring; the actor waits when all are full."""
     groups: int = 1
     """Groups of an actor's environments, each with a request of its own to an inference server:
-    one group steps while the others wait for their actions. Above 1 only with `data.inference`."""
+    one group steps while the others wait for their actions. Above 1 only with inference servers."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -65,6 +68,8 @@ class ActorConfig:
         _check_at_least(
             self, num_actors=0, envs_per_actor=1, groups=1, chunk_rows=1, chunks_per_actor=2
         )
+        if self.groups > _MAX_GROUPS:
+            raise ConfigError(f"actors.groups must be at most {_MAX_GROUPS}, got {self.groups}")
         if self.envs_per_actor % self.groups:
             raise ConfigError(
                 f"actors.envs_per_actor {self.envs_per_actor} cannot be divided into actors.groups "
@@ -91,12 +96,13 @@ class InferenceConfig:
 
     section: ClassVar[str] = "inference"
 
-    num_servers: int = 1
-    """Inference servers per rank; requests of the actors' groups are dealt out to them in turn."""
+    num_servers: int = 0
+    """Inference servers per rank; requests of the actors' groups are dealt out to them in turn. 0:
+    every actor computes its own action values, and nothing else here may be set."""
     batch_size: int | None = None
     """Observations in a batch at most, and at which it runs at once; a request (one of an actor's
-    groups of environments) is never split. Null is all of a server's environments, or with
-    `actors.groups` above 1 those of one group of each actor."""
+    groups of environments) is never split. Null is one group of each actor that a server serves:
+    with `actors.groups` 1 all that can ask."""
     delay_seconds: float = 0.01
     """A batch that is not full runs when its oldest request has waited for so long; best above the
     time that the network takes."""
@@ -116,27 +122,49 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         """Check ranges."""
         _check_supervision(self)
-        _check_at_least(self, num_servers=1, num_threads=1)
+        _check_at_least(self, num_servers=0, num_threads=1)
         if self.batch_size is not None:
             _check_at_least(self, batch_size=1)
         for name in ("delay_seconds", "broadcast_period_seconds"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"inference.{name} must be at least 0, got {getattr(self, name)}")
-        if not 1 <= len(self.devices) <= self.num_servers:
+        if isinstance(self.devices, str):
+            raise ConfigError(
+                f"inference.devices must be a list, such as [{self.devices}], got {self.devices!r}"
+            )
+        if not 1 <= len(self.devices) <= max(1, self.num_servers):
             raise ConfigError(
                 f"inference.devices {list(self.devices)} must name at least one device, and no "
                 f"more than inference.num_servers {self.num_servers}"
             )
 
+    @property
+    def busy_threads(self) -> int:
+        """Cores of this machine that the servers of a rank keep busy."""
+        return sum(
+            self.num_threads if self.device_of(server) == "cpu" else 1
+            for server in range(self.num_servers)
+        )
+
+    def device_of(self, server: int) -> str:
+        """Return a server's device."""
+        return self.devices[server % len(self.devices)]
+
     def slots_of(self, server: int, actors: ActorConfig) -> list[int]:
         """Return the groups, numbered over all actors, that a server works for."""
         return list(range(server, actors.num_actors * actors.groups, self.num_servers))
 
-    def requests_per_batch(self, actors: ActorConfig) -> int:
-        """Return how many requests make a full batch.
+    def requests_per_batch(self, server: int, actors: ActorConfig) -> int:
+        """Return how many requests make a full batch of a server."""
+        if self.batch_size is None:
+            return len({slot // actors.groups for slot in self.slots_of(server, actors)})
+        return self.batch_size // actors.envs_per_group
+
+    def check(self, actors: ActorConfig) -> None:
+        """Check that servers and batches fit the actors.
 
         Raises:
-            ConfigError: Servers or batches are too large or too small for these actors.
+            ConfigError: They do not.
         """
         groups = actors.num_actors * actors.groups
         if self.num_servers > groups:
@@ -144,22 +172,27 @@ class InferenceConfig:
                 f"inference.num_servers {self.num_servers} is more than the {groups} groups of "
                 "environments (actors.num_actors x actors.groups): some would have nothing to do"
             )
-        fewest = len(self.slots_of(self.num_servers - 1, actors))
-        rows = actors.envs_per_group
+        most = len(self.slots_of(0, actors))
+        if most > MAX_SLOTS:
+            raise ConfigError(
+                f"inference.num_servers {self.num_servers} leaves {most} groups of environments "
+                f"to one server, which can serve {MAX_SLOTS}: raise it"
+            )
         if self.batch_size is None:
-            return max(1, fewest // actors.groups)
+            return
+        rows = actors.envs_per_group
+        fewest = rows * len(self.slots_of(self.num_servers - 1, actors))
         if self.batch_size < rows:
             raise ConfigError(
                 f"inference.batch_size {self.batch_size} is below the {rows} observations of one "
                 "request, which is never split: raise it, or actors.groups"
             )
-        if self.batch_size > fewest * rows:
+        if self.batch_size > fewest:
             raise ConfigError(
-                f"inference.batch_size {self.batch_size} is more than the {fewest * rows} "
-                "environments that one server works for: every batch would wait for the whole "
-                "delay; lower it, or leave it null"
+                f"inference.batch_size {self.batch_size} is more than the {fewest} environments "
+                "that one server works for: every batch would wait for the whole delay; lower "
+                "it, or leave it null"
             )
-        return self.batch_size // rows
 
 
 def _check_supervision(config: SupervisedConfig) -> None:
@@ -168,9 +201,10 @@ def _check_supervision(config: SupervisedConfig) -> None:
         raise ConfigError(
             f"{config.section}.on_failure must be 'restart' or 'fail', got {config.on_failure!r}"
         )
-    if not config.timeout_seconds > 0:
+    if not config.timeout_seconds >= 1:
         raise ConfigError(
-            f"{config.section}.timeout_seconds must be above 0, got {config.timeout_seconds}"
+            f"{config.section}.timeout_seconds must be at least 1 (signs of life come every 0.1 "
+            f"s), got {config.timeout_seconds}"
         )
 
 

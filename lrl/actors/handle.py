@@ -1,13 +1,66 @@
-"""One actor as the manager sees it: its process of the moment, and what it did before."""
+"""Processes as their supervisor sees them: the one of the moment, and what was before."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
+from lrl.actors.errors import read_traceback
 from lrl.actors.slot import ActorSlot
-from lrl.actors.supervisor import Handle
 from lrl.transport import Channel
+
+MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
+
+
+@dataclass
+class Handle:
+    """One supervised process, and what is kept over its restarts."""
+
+    name: str
+    process: BaseProcess
+    errors: Connection
+    launched_at: float
+    ended_at: float | None = None
+    restart_at: float | None = None
+    deaths: deque[float] = field(default_factory=deque)
+    restarts: int = 0
+    fatal_traceback: str = ""
+
+    def cause_of_death(self) -> str:
+        """Say why the process ended: its traceback, signal or exit code."""
+        self.take_traceback()
+        if self.fatal_traceback:
+            return f"failed:\n{self.fatal_traceback}"
+        code = self.process.exitcode
+        if code == 1 and not self.has_started():
+            return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
+        if code is not None and code < 0:
+            hint = " (often the out-of-memory killer)" if code == -9 else ""
+            return f"was killed by signal {-code}{hint}"
+        return f"exited with code {code}"
+
+    def take_traceback(self) -> str:
+        """Return the last traceback that came since the last call, of an error that was survived.
+
+        One that ended the process is kept in `fatal_traceback` instead.
+        """
+        survived = ""
+        with contextlib.suppress(EOFError, OSError):
+            while self.errors.poll():
+                fatal, text = read_traceback(self.errors)
+                if fatal:
+                    self.fatal_traceback = text
+                else:
+                    survived = text
+        return survived
+
+    def has_started(self) -> bool:
+        """Return whether the process ever came to run our code."""
+        return True
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lrl.actors.config import ActorConfig, InferenceConfig
+from lrl.actors.handle import Handle
 from lrl.actors.inference_server import ServerPlan, run_server
 from lrl.actors.remote import RemotePolicyFactory
 from lrl.actors.slot import ActorSlot
-from lrl.actors.supervisor import Handle, Supervisor
+from lrl.actors.supervisor import Supervisor
 from lrl.networks.q_network import NetworkRecipe
-from lrl.transport import LATENCY_EDGES, MAX_SLOTS, RequestLayout, RequestSlots, WeightStore
-from lrl.types import ConfigError
+from lrl.transport import LATENCY_EDGES, RequestLayout, RequestSlots, WeightStore
 
 _log = logging.getLogger(__name__)
+_QUIET_SECONDS = 10.0  # between two tracebacks of one server in the log
 
 
 class InferenceError(RuntimeError):
@@ -30,6 +32,7 @@ class ServerHandle(Handle):
     """A server's process of the moment, and its slots."""
 
     slots: RequestSlots
+    quiet_until: float = 0.0
 
     def has_started(self) -> bool:
         """Return whether the server ever looked for requests."""
@@ -49,7 +52,7 @@ class InferenceManager(Supervisor[ServerHandle]):
         slot: The first actor's slot, for seeds.
 
     Raises:
-        ConfigError: Servers or batches do not fit these actors.
+        ConfigError: Servers or batches do not fit these actors, or there is too little memory.
     """
 
     error = InferenceError
@@ -68,7 +71,7 @@ class InferenceManager(Supervisor[ServerHandle]):
         self.recipe = recipe
         self.store = store
         self.slot = slot
-        self.batch_requests = config.requests_per_batch(actors)
+        config.check(actors)
         self.slots = [self._make_slots(server) for server in range(config.num_servers)]
         self._last = [self._counters(server) for server in range(config.num_servers)]
         self._context = multiprocessing.get_context("spawn")
@@ -90,17 +93,20 @@ class InferenceManager(Supervisor[ServerHandle]):
         def difference(name: str) -> np.ndarray:
             return np.sum([new[name] - old[name] for new, old in zip(now, before, strict=True)], 0)
 
-        metrics = {"count/inference_restarts": float(self.restarts)}
+        failures = sum(int(counters["failures"]) for counters in now)
+        metrics = {
+            "count/inference_restarts": float(self.restarts),
+            "count/inference_failures": float(failures),
+        }
         batches = float(difference("batches"))
         if batches == 0:
             return metrics
-        requests = float(difference("requests")) / batches
-        latency = difference("latency")
+        requests, latency = float(difference("requests")), difference("latency")
         rows = self.actors.envs_per_group
         return {
             **metrics,
-            "inference/batch_size_mean": requests * rows,
-            "inference/batch_fill": requests / self.batch_requests,
+            "inference/batch_size_mean": requests / batches * rows,
+            "inference/batch_fill": requests / float(difference("capacity")),
             "inference/latency_ms_p50": 1e3 * _quantile(latency, 0.5),
             "inference/latency_ms_p99": 1e3 * _quantile(latency, 0.99),
             "inference/queue_depth": float(difference("waiting")) / batches * rows,
@@ -109,17 +115,12 @@ class InferenceManager(Supervisor[ServerHandle]):
 
     def close(self) -> None:
         """Stop the servers and let go of the slots; bounded and idempotent."""
-        self.stop()
+        self.stop(timeout=2.0)
         for slots in self.slots:
             slots.close()
 
     def _make_slots(self, server: int) -> RequestSlots:
         count = len(self.config.slots_of(server, self.actors))
-        if count > MAX_SLOTS:
-            raise ConfigError(
-                f"inference.num_servers {self.config.num_servers} leaves {count} groups of "
-                f"environments to one server, which can serve {MAX_SLOTS}: raise it"
-            )
         layout = RequestLayout(self.recipe.env_spec, count, self.actors.envs_per_group)
         return RequestSlots(layout)
 
@@ -135,10 +136,10 @@ class InferenceManager(Supervisor[ServerHandle]):
             self.recipe,
             self.store,
             slots,
-            self.batch_requests,
+            self.config.requests_per_batch(index, self.actors),
             self.config.delay_seconds,
             self.config.broadcast_period_seconds,
-            self.config.devices[index % len(self.config.devices)],
+            self.config.device_of(index),
             self.config.num_threads,
             place.policy_seed(),
         )
@@ -154,14 +155,18 @@ class InferenceManager(Supervisor[ServerHandle]):
             slots.server["stop"] = 1
 
     def _hopeless(self, handle: ServerHandle) -> str | None:
-        return "an error of the network" if handle.process.exitcode == 1 else None
+        if handle.process.exitcode != 1:
+            return None
+        return "an error in it" if handle.has_started() else "it failed before its first batch"
 
     def _signs(self, handle: ServerHandle) -> list[Any]:
         return [handle.process.sentinel, handle.errors]
 
     def _listen(self, handle: ServerHandle) -> None:
-        if traceback := handle.take_traceback():
-            _log.warning("%s: a batch failed and is asked for again:\n%s", handle.name, traceback)
+        traceback, now = handle.take_traceback(), time.monotonic()
+        if traceback and now >= handle.quiet_until:
+            handle.quiet_until = now + _QUIET_SECONDS
+            _log.warning("%s: a batch failed; its actors ask again:\n%s", handle.name, traceback)
 
 
 def _quantile(counts: np.ndarray, share: float) -> float:

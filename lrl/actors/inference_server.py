@@ -8,8 +8,9 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from lrl.actors.errors import errors_sent_to, send_traceback
 from lrl.actors.policy import SubscribedPolicy
-from lrl.actors.process import errors_sent_to, isolate, send_traceback
+from lrl.actors.process import isolate
 from lrl.networks.q_network import NetworkRecipe
 from lrl.transport import RequestQueue, RequestSlots, WeightStore
 
@@ -92,15 +93,16 @@ class InferenceServer:
         taken = self.requests.take()
         try:
             values, version = self.policy.policy(taken.observation)
+            lag = max(0, self._store.version - version)
+            self.requests.answer(taken, values, version, lag)
         except Exception:
             self.requests.fail(taken)
             self._failures += 1
             if self._failures == _MAX_FAILURES:
                 raise
-            send_traceback(self._errors)
+            send_traceback(self._errors, fatal=False)
             return
         self._failures = 0
-        self.requests.answer(taken, values, version, max(0, self._store.version - version))
 
     def _refresh(self) -> None:
         now = time.monotonic()

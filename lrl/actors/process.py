@@ -8,21 +8,20 @@ import os
 import signal
 import threading
 import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
 from lrl.actors.actor import Actor, BehaviourPolicy
+from lrl.actors.errors import errors_sent_to
 from lrl.actors.exploration import Exploration
 from lrl.actors.remote import Pulse, RemotePolicy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
-from lrl.transport import ActorEnd, ChunkWriter, LearnerGone, StopRequested
+from lrl.transport import ActorEnd, ChunkWriter, StopRequested
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT")
-_TRACEBACK_CHARACTERS = 6000  # fits into a pipe that nobody reads before this process has ended
 
 
 class PolicyFactory(Protocol):
@@ -57,74 +56,51 @@ def run_actor(plan: ActorPlan, errors: Connection) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with errors_sent_to(errors):
         writer = plan.end.open()
-        actors = []
-        try:
-            _build(plan, writer, actors)
-            _act(actors, writer)
-        except StopRequested:
-            pass
-        finally:
-            for actor in actors:
-                actor.envs.close()
+        with contextlib.ExitStack() as closing, contextlib.suppress(StopRequested):
+            _act(_build(plan, writer, closing), writer)
         writer.close()
 
 
-def _build(plan: ActorPlan, writer: ChunkWriter, actors: list[Actor]) -> None:
+def _build(plan: ActorPlan, writer: ChunkWriter, closing: contextlib.ExitStack) -> list[Actor]:
     """Build an `Actor` for each group of environments; they share everything but these."""
     slots = plan.slot.split(plan.groups)
-    envs = [make_envs(plan.env, slot.envs_per_actor, training=True) for slot in slots]
     policies = plan.policy.build(slots, Pulse(writer))
-    for slot, env, policy in zip(slots, envs, policies, strict=True):
-        actors.append(
-            Actor(
-                env,
-                policy,
-                plan.exploration,
-                writer,
-                slot,
-                reward_clip=plan.env.reward_clip,
-                env_steps_offset=plan.env_steps_offset,
-            )
+    actors = []
+    for slot, policy in zip(slots, policies, strict=True):
+        envs = make_envs(plan.env, slot.envs_per_actor, training=True)
+        closing.callback(envs.close)
+        actor = Actor(
+            envs,
+            policy,
+            plan.exploration,
+            writer,
+            slot,
+            reward_clip=plan.env.reward_clip,
+            env_steps_offset=plan.env_steps_offset,
         )
+        actors.append(actor)
+    return actors
 
 
 def _act(actors: Sequence[Actor], writer: ChunkWriter) -> None:
     counters = writer.counters
     for actor in actors:
         actor.begin()
+        _ask_ahead(actor)
     while not writer.stop_requested:
         for actor in actors:
             made = actor.step()
-            if isinstance(actor.policy, RemotePolicy) and actor.observation is not None:
-                actor.policy.ask(actor.observation)  # it is answered while other groups step
+            _ask_ahead(actor)
             counters["env_steps"] += made
             counters["frames"] += made * actor.envs.spec.frame_skip
             counters["policy_version"] = actor.policy_version
             counters["heartbeat"] = time.monotonic()
 
 
-@contextlib.contextmanager
-def errors_sent_to(errors: Connection) -> Iterator[None]:
-    """Send the traceback of what is raised inside to the learner, and exit with 1."""
-    try:
-        yield
-    except LearnerGone:
-        os._exit(1)
-    except BaseException:  # SystemExit from an environment must reach the learner too
-        send_traceback(errors)
-        raise SystemExit(1) from None
-
-
-def send_traceback(errors: Connection) -> None:
-    """Send the traceback of the exception that is being handled."""
-    errors.send_bytes(_shortened(traceback.format_exc()).encode(errors="replace"))
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _TRACEBACK_CHARACTERS:
-        return text
-    half = _TRACEBACK_CHARACTERS // 2
-    return f"{text[:half]}\n[...]\n{text[-half:]}"
+def _ask_ahead(actor: Actor) -> None:
+    """Have the actor's next action values computed while other groups step."""
+    if isinstance(actor.policy, RemotePolicy) and actor.observation is not None:
+        actor.policy.ask(actor.observation)
 
 
 def isolate() -> None:

@@ -9,9 +9,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -19,53 +17,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 from lrl.actors.config import SupervisedConfig
-
-MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
+from lrl.actors.handle import MAIN_GUARD, Handle
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _RESTART_WINDOW_SECONDS = 60.0
 _BACK_OFF_WINDOW_SECONDS = 10.0  # deaths that lie further apart do not make the next pause longer
-
-
-@dataclass
-class Handle:
-    """One supervised process, and what is kept over its restarts."""
-
-    name: str
-    process: BaseProcess
-    errors: Connection
-    launched_at: float
-    ended_at: float | None = None
-    restart_at: float | None = None
-    deaths: deque[float] = field(default_factory=deque)
-    restarts: int = 0
-    last_traceback: str = ""
-
-    def cause_of_death(self) -> str:
-        """Say why the process ended: its traceback, signal or exit code."""
-        self.take_traceback()
-        code = self.process.exitcode
-        if code == 1 and self.last_traceback:
-            return f"failed:\n{self.last_traceback}"
-        if code == 1 and not self.has_started():
-            return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
-        if code is not None and code < 0:
-            hint = " (often the out-of-memory killer)" if code == -9 else ""
-            return f"was killed by signal {-code}{hint}"
-        return f"exited with code {code}"
-
-    def take_traceback(self) -> str:
-        """Return the last traceback that came since the last call; empty if none did."""
-        new = ""
-        with contextlib.suppress(EOFError, OSError):
-            while self.errors.poll():
-                new = self.last_traceback = self.errors.recv_bytes().decode(errors="replace")
-        return new
-
-    def has_started(self) -> bool:
-        """Return whether the process ever came to run our code."""
-        return True
 
 
 H = TypeVar("H", bound=Handle)

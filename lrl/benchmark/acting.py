@@ -202,7 +202,7 @@ def measure_requests(
         whose overhead holds the delay.
     """
     recipe, store = _network(WORKLOADS[workload][0], Glance)
-    config, actors = InferenceConfig(devices=(device,)), ActorConfig(requests, rows)
+    config, actors = InferenceConfig(1, devices=(device,)), ActorConfig(requests, rows)
     manager = InferenceManager(config, actors, recipe, store, ActorSlot(0))
     requesters = [Requester(manager.policy_of(actor).ends[0], 0) for actor in range(requests)]
     spec = recipe.env_spec

@@ -18,75 +18,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import torch
 
+from lrl.benchmark.tasks import TASKS, Task
+
 FIELDS: tuple[str, ...] = (
     "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
     "validation", "cores", "torch", "digest",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Task:
-    """A recipe and what it has to reach.
-
-    Attributes:
-        name: Name of the task.
-        recipe: Name of the YAML file in `configs/`.
-        bar: Least score.
-        seconds: Most seconds of `lrl fit`, start-up and evaluations included.
-        seeds: Number of training seeds, from 0.
-        settings: Further arguments of the command line.
-    """
-
-    name: str
-    recipe: str
-    bar: float
-    seconds: float
-    seeds: int = 5
-    settings: tuple[str, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """What the recipe and the settings are, in 8 digits: rows of others are not its scores."""
-        files = [f"configs/{self.recipe}.yaml", *(s for s in self.settings if s.endswith(".yaml"))]
-        lines = [line for file in files for line in Path(file).read_text().splitlines()]
-        settings = "".join(line for line in lines if not line.startswith("#"))
-        return f"{zlib.crc32((settings + repr(self.settings)).encode()):08x}"
-
-
-def _minatar(game: str, bar: float) -> Task:
-    """Return a game's task; the bar is the published score of DQN after as many frames."""
-    settings = ("--data.env.id", f"lrl/MinAtar{game}-v0")
-    return Task(f"minatar_{game.lower()}", "minatar", bar, 1200, 3, settings)
-
-
-TASKS = (
-    Task("cartpole", "cartpole", bar=475, seconds=60),
-    Task(
-        "cartpole_central",
-        "cartpole",
-        bar=475,
-        seconds=60,
-        settings=("--config", "configs/system/central_inference.yaml"),
-    ),
-    Task("cartpole_rainbow", "cartpole_rainbow", bar=475, seconds=60),
-    Task("cartpole_iqn", "cartpole_iqn", bar=475, seconds=60),
-    Task("lunarlander", "lunarlander", bar=200, seconds=600),
-    Task("acrobot", "acrobot", bar=-80, seconds=180),
-    Task("mountaincar", "mountaincar", bar=-110, seconds=180),
-    # Young and Tian 2019, https://arxiv.org/abs/1903.03176, DQN after a million frames.
-    _minatar("Breakout", bar=9),
-    _minatar("Asterix", bar=12),
-    _minatar("Freeway", bar=48),
-    _minatar("SpaceInvaders", bar=32),
-)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import lightning as L
 import torch
 
@@ -35,25 +37,33 @@ def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool)
         )
 
 
-def check_inference(inference: InferenceConfig | None, actors: ActorConfig) -> None:
+def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
     """Check that central inference fits the actors and this machine.
 
     Raises:
         ConfigError: It does not.
     """
-    if inference is None:
+    if inference.num_servers == 0:
         if actors.groups > 1:
             raise ConfigError(
-                f"actors.groups is {actors.groups}, but without data.inference an actor never "
-                "waits: set it to 1, or configure data.inference"
+                f"actors.groups is {actors.groups}, but without inference servers an actor never "
+                "waits: set it to 1, or inference.num_servers to 1 or more"
             )
+        for setting in fields(InferenceConfig):
+            value = getattr(inference, setting.name)
+            if value != setting.default:
+                raise ConfigError(
+                    f"inference.{setting.name} is {value}, but inference.num_servers is 0, so it "
+                    "would do nothing: set num_servers to 1 or more"
+                )
         return
     if actors.num_actors == 0:
         raise ConfigError(
-            "actors.num_actors is 0 (synchronous mode) but data.inference is set: its servers "
-            "serve actors in the background; raise num_actors, or set data.inference to null"
+            f"actors.num_actors is 0 (synchronous mode) but inference.num_servers is "
+            f"{inference.num_servers}: servers serve actors in the background; raise num_actors, "
+            "or set num_servers to 0"
         )
-    inference.requests_per_batch(actors)
+    inference.check(actors)
     for device in inference.devices:
         _check_device(device)
 
@@ -61,9 +71,15 @@ def check_inference(inference: InferenceConfig | None, actors: ActorConfig) -> N
 def _check_device(name: str) -> None:
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        if device.type == "cuda":  # without opening it in the learner, which keeps what it opens
+            known = (device.index or 0) < torch.cuda.device_count()
+        else:
+            known = torch.empty(1, device=device).cpu() is not None
+        error = f"torch sees {torch.cuda.device_count()} GPUs"
+    except (RuntimeError, NotImplementedError) as exception:
+        known, error = False, str(exception)
+    if not known:
         raise ConfigError(
             f"inference.devices: {name!r} cannot be used here ({error}); use 'cpu', 'cuda', or "
             "'cuda:1' for the second of several"
-        ) from error
+        )

@@ -36,7 +36,7 @@ class ReplayDataModule(L.LightningDataModule):
     Args:
         env: The environment.
         actors: Number of actors, and how failures are met.
-        inference: Servers that compute all actors' values in batches; None lets each actor do so.
+        inference: Servers that compute all actors' action values in batches, if there are any.
         exploration: How actors explore; None is `EpsilonGreedy()`.
         replay: Size of the replay buffer and how transitions are made.
         rate: Ratio of learning to acting.
@@ -49,7 +49,7 @@ class ReplayDataModule(L.LightningDataModule):
         self,
         env: EnvConfig = EnvConfig(),  # noqa: B008 (frozen)
         actors: ActorConfig = ActorConfig(),  # noqa: B008
-        inference: InferenceConfig | None = None,
+        inference: InferenceConfig = InferenceConfig(),  # noqa: B008
         exploration: Exploration | None = None,
         replay: ReplayConfig = ReplayConfig(),  # noqa: B008
         rate: RateLimiterConfig = RateLimiterConfig(),  # noqa: B008
@@ -110,16 +110,10 @@ class ReplayDataModule(L.LightningDataModule):
         check_inference(self.inference, self.actors)
         sampler = self.replay.sampler()
         check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
-        self._threads_before = share_cores(
-            self.learner_threads, self._trainer().num_devices, self._busy_processes
-        )
+        busy = self.actors.num_actors + self.inference.busy_threads
+        self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         if self.dataset is None:
             self._build_dataset(spec, sampler)
-
-    @property
-    def _busy_processes(self) -> int:
-        servers = self.inference.num_servers * self.inference.num_threads if self.inference else 0
-        return self.actors.num_actors + servers
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
         synchronous = self.actors.num_actors == 0

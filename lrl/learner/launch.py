@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,27 +55,27 @@ def _asynchronous(
 ) -> Source:
     inference = None
     local = LocalPolicyFactory(module.network_recipe, store)
-    if data.inference is not None:
-        inference = InferenceManager(
-            data.inference, data.actors, module.network_recipe, store, data.slot
+    with contextlib.ExitStack() as undo:
+        if data.inference.num_servers > 0:
+            inference = InferenceManager(
+                data.inference, data.actors, module.network_recipe, store, data.slot
+            )
+            undo.callback(inference.close)
+        manager = ActorManager(
+            data.actors,
+            data.env,
+            data.env_spec,
+            data.exploration,
+            inference.policy_of if inference else lambda actor: local,
+            ChunkQueue(),
+            data.slot,
+            env_steps_offset=dataset.env_steps_offset * data.slot.world_size,
         )
-    manager = ActorManager(
-        data.actors,
-        data.env,
-        data.env_spec,
-        data.exploration,
-        inference.policy_of if inference else lambda actor: local,
-        ChunkQueue(),
-        data.slot,
-        env_steps_offset=dataset.env_steps_offset * data.slot.world_size,
-    )
-    trainer: Any = data.trainer
-    source = AsynchronousSource(
-        dataset.replay, dataset.limiter, manager, lambda: trainer.global_step, inference
-    )
-    try:
+        trainer: Any = data.trainer
+        source = AsynchronousSource(
+            dataset.replay, dataset.limiter, manager, lambda: trainer.global_step, inference
+        )
+        undo.callback(source.close)
         source.start()
-    except BaseException:
-        source.close()
-        raise
+        undo.pop_all()
     return source

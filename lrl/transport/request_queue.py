@@ -21,11 +21,13 @@ class Taken:
         asked: Their fields when they were taken, `[requests]`.
         observation: Their observations, `[requests * rows, *observation_shape]`; overwritten when
             the next batch is taken.
+        waiting: Requests that were waiting, these included.
     """
 
     slots: npt.NDArray[np.int64]
     asked: npt.NDArray[np.void]
     observation: npt.NDArray[np.generic]
+    waiting: int
 
 
 class RequestQueue:
@@ -81,13 +83,13 @@ class RequestQueue:
     def take(self) -> Taken:
         """Return the oldest requests, as many as a batch can hold."""
         count = min(len(self._waiting), self._batch_requests)
-        self.counters["waiting"] += len(self._waiting)
+        waiting = len(self._waiting)
         slots = np.array([self._waiting.popleft() for _ in range(count)])
         asked = self._asked[slots]  # a copy, made before the observations are read
         batch = self._batch[:count]
         # "clip", because the default copies through a buffer of its own; the slots are in range.
         np.take(self._observation, slots, axis=0, out=batch, mode="clip")
-        return Taken(slots, asked, batch.reshape(-1, *batch.shape[2:]))
+        return Taken(slots, asked, batch.reshape(-1, *batch.shape[2:]), waiting)
 
     def answer(self, taken: Taken, values: npt.NDArray[np.float32], version: int, lag: int) -> None:
         """Give a batch its action values.
@@ -103,6 +105,8 @@ class RequestQueue:
         counters = self.counters
         counters["batches"] += 1
         counters["requests"] += len(taken.slots)
+        counters["capacity"] += self._batch_requests
+        counters["waiting"] += taken.waiting
         counters["lag"] += lag
         latency = time.monotonic() - taken.asked["time"]
         np.add.at(counters["latency"][0], np.searchsorted(LATENCY_EDGES, latency), 1)

@@ -35,6 +35,7 @@ _SERVER = np.dtype(
         ("heartbeat", "f8"),  # time.monotonic() of the last sign of life; 0 before the first
         ("batches", "i8"),
         ("requests", "i8"),
+        ("capacity", "i8"),  # requests that the batches could have held
         ("failures", "i8"),  # batches
         ("waiting", "i8"),  # requests that were waiting when a batch began, summed over batches
         ("lag", "i8"),  # learner steps between the newest version and the one used, likewise

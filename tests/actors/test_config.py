@@ -20,6 +20,8 @@ from lrl.types import ConfigError
         ("on_failure", "ignore"),
         ("groups", 0),
         ("groups", 3),  # of 8 environments
+        ("groups", 64),
+        ("timeout_seconds", 0.9),  # a sign of life may be so old
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value(name: str, value):
@@ -35,7 +37,7 @@ def test_a_wrong_setting_is_named_with_its_value(name: str, value):
         ("max_restarts", 0),
         ("chunk_rows", 1),
         ("chunks_per_actor", 2),
-        ("timeout_seconds", 0.1),
+        ("timeout_seconds", 1.0),
         ("start_method", "spawn"),
         ("on_failure", "fail"),
         ("groups", 8),
@@ -48,11 +50,12 @@ def test_limits_are_allowed(name: str, value):
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("num_servers", 0, "0"),
+        ("num_servers", -1, "-1"),
         ("batch_size", 0, "0"),
         ("delay_seconds", -0.1, "-0.1"),
         ("delay_seconds", math.nan, "nan"),
         ("devices", (), r"\[\]"),
+        ("devices", "cuda", r"\[cuda\]"),
         ("devices", ("cpu", "cuda"), r"\['cpu', 'cuda'\]"),
         ("broadcast_period_seconds", -1.0, "-1.0"),
         ("num_threads", 0, "0"),
@@ -82,19 +85,30 @@ def test_groups_are_dealt_out_to_servers(servers: int, actors: int, groups: int,
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "servers", "groups", "requests"),
+    ("batch_size", "groups", "requests"),
     [
-        (None, 1, 1, 4),  # all that can wait at once
-        (None, 1, 2, 4),  # one of each actor's two groups
-        (None, 2, 1, 2),
-        (None, 3, 1, 1),  # one server has two groups, the others one
-        (8, 1, 1, 1),
-        (31, 1, 1, 3),  # a fourth request of 8 would not fit
-        (32, 1, 1, 4),
-        (4, 1, 2, 1),
+        (None, 1, [4]),  # all that can wait at once
+        (None, 2, [4]),  # one of each actor's two groups
+        (None, 1, [2, 2]),
+        (None, 2, [4, 4]),  # each server has one group of each actor
+        (None, 1, [2, 1, 1]),
+        (8, 1, [1]),
+        (31, 1, [3]),  # a fourth request of 8 would not fit
+        (32, 1, [4]),
+        (4, 2, [1]),
+        (16, 1, [2, 2]),
     ],
 )
-def test_a_batch_is_so_many_requests(batch_size, servers: int, groups: int, requests: int):
-    config = InferenceConfig(num_servers=servers, batch_size=batch_size)
+def test_a_batch_is_so_many_requests(batch_size, groups: int, requests: list[int]):
+    config = InferenceConfig(num_servers=len(requests), batch_size=batch_size)
     actors = ActorConfig(num_actors=4, envs_per_actor=8, groups=groups)
-    assert config.requests_per_batch(actors) == requests
+    config.check(actors)
+    servers = range(len(requests))
+    assert [config.requests_per_batch(server, actors) for server in servers] == requests
+
+
+def test_the_cores_that_servers_keep_busy():
+    assert InferenceConfig().busy_threads == 0
+    assert InferenceConfig(num_servers=2, num_threads=3).busy_threads == 6
+    devices = ("cpu", "cuda")
+    assert InferenceConfig(num_servers=3, num_threads=3, devices=devices).busy_threads == 7

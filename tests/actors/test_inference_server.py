@@ -13,6 +13,7 @@ import torch
 from helpers.inference import Clock, in_background, observation_of, wait_until
 from helpers.served_learner import ENCODER, SPEC, Faults, ServedLearner, reply_to
 
+from lrl.actors.errors import read_traceback
 from lrl.actors.remote import Pulse, RemotePolicy
 from lrl.networks import NatureEncoder, ScalarHead
 from lrl.transport import LATENCY_EDGES, Channel, ChunkLayout
@@ -259,7 +260,8 @@ def test_callers_of_a_failed_batch_ask_again_and_the_learner_is_told(
             np.testing.assert_allclose(values, learner.values(0, observation), atol=1e-5, rtol=0)
     assert learner.slots.server["failures"] == 2
     for left in (1, 0):
-        text = learner.errors.recv_bytes().decode()
+        fatal, text = read_traceback(learner.errors)
+        assert not fatal
         assert text.startswith("Traceback")
         assert f"RuntimeError: the network is ill, {left} left" in text
     assert not learner.errors.poll()

@@ -59,6 +59,7 @@ def test_rows_of_a_restarted_actor_never_mix_with_those_before(learner):
 
 FAULTS = {
     "error": "RuntimeError: the ball is lost",
+    "bad end": "RuntimeError: the ball is lost, and the court too",
     "exit": "SystemExit: the game gives up",
     "odd": "OddError: odd error with code 7",
     "silent": "SilentError: <exception str() failed>",

@@ -6,6 +6,7 @@ Only actor processes see a fault: the learner builds the environment too, to rea
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -33,6 +34,9 @@ class SilentError(Exception):
 def fail(fault: str) -> None:
     if fault == "error":
         raise RuntimeError("the ball is lost")
+    if fault == "bad end":  # as when a library's destructor crashes at the end of the process
+        multiprocessing.util.Finalize(None, os._exit, args=(7,), exitpriority=1)
+        raise RuntimeError("the ball is lost, and the court too")
     if fault == "exit":
         raise SystemExit("the game gives up")
     if fault == "odd":

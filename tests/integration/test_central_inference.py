@@ -84,11 +84,22 @@ def test_a_run_acts_through_servers(tmp_path, received, servers):
     assert float(last["count/inference_restarts"]) == 0
 
 
+def test_all_groups_ask_before_the_first_of_them_waits(tmp_path):
+    """Else a batch of them all would only run after the delay."""
+    data = small_data(
+        actors=background(1, envs_per_actor=4, groups=2),
+        inference=InferenceConfig(num_servers=1, batch_size=4, delay_seconds=1000.0),
+    )
+    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data)
+    run.fit()
+    assert run.trainer.global_step == 20
+
+
 def test_actors_hold_no_torch(tmp_path, received):
     data = small_data(
         env=EnvConfig(id="helpers.odd_envs:Witness-v0"),
         actors=background(1, start_method="spawn"),  # the tests' fork server holds torch already
-        inference=InferenceConfig(),
+        inference=InferenceConfig(num_servers=1),
     )
     make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data, max_steps=5).fit()
     frames = np.concatenate([rows.frame for _, rows in received])
@@ -101,12 +112,15 @@ def test_actors_hold_no_torch(tmp_path, received):
 @pytest.mark.parametrize(
     ("actors", "inference", "message"),
     [
-        ({"groups": 2}, None, r"actors.groups is 2, but without data.inference"),
-        ({"num_actors": 0}, {}, r"actors.num_actors is 0 .* but data.inference is set"),
+        ({"groups": 2}, {"num_servers": 0}, r"actors.groups is 2, but without inference servers"),
+        ({}, {"num_servers": 0, "batch_size": 2}, r"inference.batch_size is 2, but .*num_servers"),
+        ({"num_actors": 0}, {}, r"actors.num_actors is 0 .* but inference.num_servers is 1"),
+        ({"num_actors": 300}, {}, r"inference.num_servers 1 leaves 300 groups .* serve 256"),
         ({}, {"num_servers": 3}, r"inference.num_servers 3 is more than the 2 groups"),
         ({}, {"batch_size": 1}, r"inference.batch_size 1 is below the 2 observations"),
         ({}, {"batch_size": 5}, r"inference.batch_size 5 is more than the 4 environments"),
         ({}, {"devices": ("cuda:99",)}, r"inference.devices: 'cuda:99' cannot be used here"),
+        ({}, {"devices": ("meta",)}, r"inference.devices: 'meta' cannot be used here"),
         ({}, {"devices": ("nowhere",)}, r"inference.devices: 'nowhere' cannot be used here"),
     ],
 )
@@ -114,7 +128,7 @@ def test_what_cannot_work_is_refused_at_setup(tmp_path, actors, inference, messa
     settings = {"num_actors": 2, "envs_per_actor": 2, **actors}
     data = small_data(
         actors=background(**settings),
-        inference=None if inference is None else InferenceConfig(**inference),
+        inference=InferenceConfig(**{"num_servers": 1, **inference}),
     )
     with pytest.raises(ConfigError, match=message):
         make_run(tmp_path, data=data).fit()
@@ -122,18 +136,18 @@ def test_what_cannot_work_is_refused_at_setup(tmp_path, actors, inference, messa
 
 def test_a_failing_network_is_asked_again(tmp_path, caplog):
     encoder = functools.partial(BreaksInServers, hidden_sizes=(8,), times=2)
-    data = small_data(actors=background(1), inference=InferenceConfig())
+    data = small_data(actors=background(1), inference=InferenceConfig(num_servers=1))
     make_run(
         tmp_path, ActorLearnerCallback(5, 0, 0), module=DQN(encoder=encoder), data=data
     ).fit()  # fmt: skip
-    assert "inference server 0: a batch failed and is asked for again" in caplog.text
+    assert "inference server 0: a batch failed; its actors ask again" in caplog.text
     assert "the weights are lost" in caplog.text
 
 
 @pytest.mark.slow
 def test_a_network_that_always_fails_ends_the_run_with_its_traceback(tmp_path):
     encoder = functools.partial(BreaksInServers, hidden_sizes=(8,), times=10**9)
-    data = small_data(actors=background(1), inference=InferenceConfig())
+    data = small_data(actors=background(1), inference=InferenceConfig(num_servers=1))
     run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), module=DQN(encoder=encoder), data=data)
     with pytest.raises(InferenceError, match="the weights are lost") as caught:
         run.fit()
@@ -157,7 +171,7 @@ def test_a_killed_server_comes_back_and_actors_keep_their_episodes(tmp_path, rec
     data = small_data(
         "lrl/Ledger-v0",
         actors=background(2),
-        inference=InferenceConfig(),
+        inference=InferenceConfig(num_servers=1),
         rate=RateLimiterConfig(None, min_size_env_steps=20),
     )
     run = make_run(
@@ -187,7 +201,8 @@ def test_a_hung_server_is_replaced(tmp_path, received):
             os.kill(stopped[0].pid, signal.SIGSTOP)
 
     data = small_data(
-        actors=background(1, timeout_seconds=1.0), inference=InferenceConfig(timeout_seconds=3.0)
+        actors=background(1, timeout_seconds=1.0),
+        inference=InferenceConfig(num_servers=1, timeout_seconds=3.0),
     )
     run = make_run(
         tmp_path, AfterEachStep(after_each_step), ActorLearnerCallback(5, 0, 0),

@@ -88,8 +88,12 @@ def test_counters_tell_of_batches_and_latencies(
     assert queue.seconds_waited() == 3.0
     for lag in (4, 0):
         queue.answer(queue.take(), np.zeros((2 if lag else 1, 2), np.float32), 1, lag)
+    actors[0].ask(signed(0, 2))
+    queue.collect(0.0)
+    queue.fail(queue.take())  # counts as a failure only
     counters = slots.server[0]
-    assert [counters[name] for name in ("batches", "requests", "waiting", "lag")] == [2, 3, 4, 4]
+    named = ("batches", "requests", "capacity", "waiting", "lag", "failures")
+    assert [counters[name] for name in named] == [2, 3, 4, 4, 4, 1]
     assert counters["heartbeat"] == 103.0
     seconds = np.repeat(LATENCY_EDGES, counters["latency"][:-1])  # the bin's upper edges
     assert (seconds >= [1.0, 2.0, 3.0]).all()

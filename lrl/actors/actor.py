@@ -46,6 +46,9 @@ class Actor:
         slot: The actor's place in the run; decides seeds, streams and exploration.
         reward_clip: Rewards are clipped to [-c, c] in the rows; statistics stay raw.
         env_steps_offset: Environment steps of the whole run before this actor began.
+
+    Attributes:
+        observation: What the next step acts on, `[environments, ...]`; None before `begin`.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ class RemotePolicy:
 
     `ask` sends observations ahead, so that they are answered while something else is done; a call
     waits for the answer. It waits as long as it takes: the learner restarts servers, or ends the
-    run. A batch in which the network failed is asked for again; the server has logged why.
+    run. Where the network failed it asks again; the learner logs why.
     Exploration is the actor's: a server knows nothing of epsilon or masks.
 
     Args:

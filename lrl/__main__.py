@@ -1,4 +1,4 @@
-"""`lrl` and `python -m lrl`: what needs no Lightning is answered before it is imported."""
+"""`lrl` and `python -m lrl`: hand over to what was asked for, and import nothing else."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ def main() -> None:
 
         print(f"lrl {__version__}")
         return
+    from lrl import commands
+
+    if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:
+        sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
     from lrl.cli import run
 
     sys.exit(run())

@@ -20,12 +20,12 @@ from lrl.actors.inference_manager import InferenceError
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.logging import log_configuration
+from lrl.commands import COMMANDS, INTERRUPTED, TERMINATED, configure_logging, report_mistake
+from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.checks import callbacks_of
+from lrl.runs import resolve_checkpoint, versions
 from lrl.types import ConfigError
-
-_SUBCOMMANDS = ("fit", "validate", "test")
-_CONFIG_ERROR, _INTERRUPTED, _TERMINATED = 2, 130, 143
 
 
 class Outcome(L.Callback):
@@ -76,38 +76,12 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def versions(runs: Path, name: str) -> list[Path]:
-    """Return the folders of a run's versions, oldest first."""
-    folders = (runs / name).glob("version_*")
-    numbered = [f for f in folders if f.name.removeprefix("version_").isdigit()]
-    return sorted(numbered, key=lambda folder: int(folder.name.removeprefix("version_")))
-
-
-def resolve_checkpoint(path: str | None, runs: Path, name: str) -> str | None:
-    """Turn `best` and `last` into the newest such checkpoint of the runs of that name.
-
-    Raises:
-        ConfigError: There is none. Lightning would start afresh for `last`.
-    """
-    if path is None or path not in ("best", "last"):
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(f"--ckpt_path {path}: there is no such file")
-        return path
-    for folder in reversed(versions(runs, name)):
-        candidate = folder / "checkpoints" / f"{path}.ckpt"
-        if candidate.is_file():
-            return str(candidate)
-    raise ConfigError(
-        f"--ckpt_path {path}: no run in {runs / name} has checkpoints/{path}.ckpt; train one, "
-        "or give the path of a checkpoint"
-    )
-
-
 class LrlCLI(LightningCLI):
     """LightningCLI for `DQN` and `ReplayDataModule`, with lrl's callbacks always present."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        further = ", ".join(f"{name} ({command.summary})" for name, command in COMMANDS.items())
         super().__init__(
             DQN,
             ReplayDataModule,
@@ -121,7 +95,11 @@ class LrlCLI(LightningCLI):
             seed_everything_default=0,
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
-            parser_kwargs={"prog": "lrl", "description": "Train and evaluate value-based agents."},
+            parser_kwargs={
+                "prog": "lrl",
+                "description": "Train and evaluate value-based agents.",
+                "epilog": f"Further commands, each with its own --help: {further}.",
+            },
         )
 
     @staticmethod
@@ -216,9 +194,11 @@ class LrlCLI(LightningCLI):
     def _print_evaluation(self) -> None:
         metrics = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
         if self.trainer.is_global_zero:
+            timeouts = int(metrics["eval/timeouts"])
             print(
                 f"return {metrics['eval/return_mean']:.1f} ± {metrics['eval/return_std']:.1f} "
                 f"over {metrics['eval/episodes']:.0f} episodes"
+                + (f", {timeouts} of them cut off by the cap on frames" if timeouts else "")
             )
 
 
@@ -234,8 +214,7 @@ def _quieten() -> None:
 
 def run() -> int:
     """Run the command line and return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("lrl").setLevel(logging.INFO)
+    configure_logging()
     _quieten()
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     outcome = Outcome()
@@ -244,9 +223,8 @@ def run() -> int:
     except (ArgumentError, ValueError, MisconfigurationException) as error:
         if outcome.began and not isinstance(error, ConfigError):
             raise
-        print(f"lrl: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return _CONFIG_ERROR
-    except (ActorError, InferenceError) as error:
+        return report_mistake(error)
+    except (ActorError, InferenceError, EvaluatorError) as error:
         print(f"lrl: error: {error}", file=sys.stderr)
         return 1
     except (SystemExit, KeyboardInterrupt) as error:
@@ -256,8 +234,8 @@ def run() -> int:
         outcome.exception = stopped_by
     if isinstance(outcome.exception, KeyboardInterrupt):
         print("lrl: stopped by Ctrl-C", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     if isinstance(outcome.exception, SIGTERMException):
         print("lrl: stopped by SIGTERM", file=sys.stderr)
-        return _TERMINATED
+        return TERMINATED
     return 0

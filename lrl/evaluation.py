@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lrl.actors.exploration import greedy_actions, random_actions
 from lrl.actors.slot import TRAINING_SEED_FLOOR
-from lrl.envs import EnvConfig, make_envs
+from lrl.envs import EnvConfig, StreamEnvs, make_envs
 from lrl.interrupt import interrupt
 from lrl.types import ConfigError
 
@@ -64,7 +64,19 @@ class Episodes:
 
     returns: npt.NDArray[np.float64]  # undiscounted, raw rewards
     lengths: npt.NDArray[np.int64]  # environment steps
-    timed_out: npt.NDArray[np.bool_]  # cut off by max_frames_per_episode
+    timed_out: npt.NDArray[np.bool_]  # cut off by max_frames_per_episode or a game's own limit
+
+    def metrics(self) -> dict[str, float]:
+        """Return the rows of `eval/` (docs/metrics.md)."""
+        return {
+            "eval/return_mean": float(self.returns.mean()),
+            "eval/return_std": float(self.returns.std()),
+            "eval/return_min": float(self.returns.min()),
+            "eval/return_max": float(self.returns.max()),
+            "eval/length_mean": float(self.lengths.mean()),
+            "eval/episodes": float(len(self.returns)),
+            "eval/timeouts": float(self.timed_out.sum()),
+        }
 
 
 def run_episodes(
@@ -75,6 +87,7 @@ def run_episodes(
     epsilon: float,
     max_frames: int,
     check: Callable[[], object] = interrupt.check,
+    num_threads: int = 1,
 ) -> Episodes:
     """Play one episode per seed and return their results.
 
@@ -85,13 +98,17 @@ def run_episodes(
         epsilon: Probability of a random action.
         max_frames: Frames after which an episode is cut off.
         check: Called before every step; may raise to stop early.
+        num_threads: Threads that step Atari games; results do not depend on them.
     """
-    parts = [
-        _run_group(
-            env, q_function, seeds[start : start + _MAX_ENVIRONMENTS], epsilon, max_frames, check
-        )
-        for start in range(0, len(seeds), _MAX_ENVIRONMENTS)
-    ]
+    parts = []
+    for start in range(0, len(seeds), _MAX_ENVIRONMENTS):
+        group = seeds[start : start + _MAX_ENVIRONMENTS]
+        envs = make_envs(env, len(group), training=False, num_threads=num_threads)
+        try:
+            part = _run_group(envs, q_function, group, epsilon, max_frames, check, env.is_atari)
+            parts.append(part)
+        finally:
+            envs.close()
     return Episodes(
         np.concatenate([part.returns for part in parts]),
         np.concatenate([part.lengths for part in parts]),
@@ -100,36 +117,36 @@ def run_episodes(
 
 
 def _run_group(
-    env: EnvConfig,
+    envs: StreamEnvs,
     q_function: Callable[[npt.NDArray], npt.NDArray[np.float32]],
     seeds: Sequence[int],
     epsilon: float,
     max_frames: int,
     check: Callable[[], object],
+    truncation_is_timeout: bool,
 ) -> Episodes:
     count = len(seeds)
-    envs = make_envs(env, count, training=False)
     max_steps = max(1, max_frames // envs.spec.frame_skip)
     # Not from the seed alone: environments draw from exactly that generator.
     generators = [np.random.default_rng([seed, 1]) for seed in seeds]
     returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
-    running = np.ones(count, dtype=np.bool_)
-    try:
-        observation = envs.reset(seeds)
-        while running.any() and lengths.max() < max_steps:
-            check()
-            q = q_function(observation)
-            step = envs.step(_choose(q, epsilon, generators, envs.action_mask))
-            returns += np.where(running, step.reward, 0.0)
-            lengths += running
-            running &= ~(step.terminated | step.truncated)
-            observation = step.observation
-    finally:
-        envs.close()
-    return Episodes(returns, lengths, running)
+    running, timed_out = np.ones(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+    observation = envs.reset(seeds)
+    while running.any() and lengths.max() < max_steps:
+        check()
+        q = q_function(observation)
+        step = envs.step(choose_actions(q, epsilon, generators, envs.action_mask))
+        returns += np.where(running, step.reward, 0.0)
+        lengths += running
+        if truncation_is_timeout:
+            timed_out |= running & step.truncated
+        running &= ~(step.terminated | step.truncated)
+        envs.retired = ~running
+        observation = step.observation
+    return Episodes(returns, lengths, timed_out | running)
 
 
-def _choose(
+def choose_actions(
     q: npt.NDArray[np.float32],
     epsilon: float,
     generators: Sequence[np.random.Generator],

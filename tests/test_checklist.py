@@ -286,6 +286,7 @@ ATARI = [pytest.mark.atari, pytest.mark.slow]
         pytest.param("pong", "", 1, (4, 84, 84), 6, marks=ATARI),
         pytest.param("pong_sync", "", 0, (4, 84, 84), 6, marks=ATARI),
         pytest.param("pong_sync", "central_inference", 2, (4, 84, 84), 6, marks=ATARI),
+        pytest.param("pong_laptop", "", 1, (4, 42, 42), 6, marks=ATARI),
     ],
 )
 def test_every_recipe_fits(

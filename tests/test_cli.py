@@ -127,6 +127,25 @@ def test_best_is_evaluated_from_the_configuration_of_its_run(command, fitted, su
     assert not Path("config.yaml").exists()
 
 
+@pytest.mark.parametrize("which", ["last", "runs/small/version_0/checkpoints/last.ckpt"])
+def test_the_last_checkpoint_is_tested_as_lrl_evaluate_does(command, fitted, which):
+    tested = ("--config", str(fitted.folder / "config.yaml"), "--ckpt_path", which)
+    code, out, err = command("test", *tested)
+    assert code == 0, err
+    mean, _, deviation, *words = out.strip().splitlines()[-1].split()[1:]
+    assert words == ["over", "6", "episodes"]
+    code, out, err = command("evaluate", "--ckpt_path", which, "--name", "small", "--episodes", "6")
+    assert code == 0, err
+    assert out.splitlines()[-1].split()[:3] == [mean, "±", deviation]
+
+
+def test_episodes_that_are_cut_off_are_counted(command, fitted):
+    cap = ("--data.evaluation.max_frames_per_episode", "3")
+    code, out, err = command("test", "--config", "base.yaml", *cap)
+    assert code == 0, err
+    assert out.strip().endswith("over 6 episodes, 6 of them cut off by the cap on frames")
+
+
 def end_by_signal(
     project: Project, number: int, name: str, version: int, *arguments: str
 ) -> dict[str, Any]:
@@ -230,6 +249,13 @@ BROKEN_NETWORK = [
     "--model.encoder.times=1000",
 ]
 
+BROKEN_EVALUATION = [
+    "--data.env.id=helpers.odd_envs:Faulty-v0",
+    "--data.env.kwargs={evaluator: true, after: 0}",
+    "--actor_learner.evaluation=background",
+    "--actor_learner.eval_interval_learner_steps=10",
+]
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -237,8 +263,9 @@ BROKEN_NETWORK = [
     [
         (["--data.env.id=helpers.odd_envs:Faulty-v0"], "lrl: error: actor ", "the ball is lost"),
         (BROKEN_NETWORK, "lrl: error: inference server 0 ", "the weights are lost"),
+        (BROKEN_EVALUATION, "lrl: error: evaluator ", "the ball is lost"),
     ],
-    ids=["actor", "server"],
+    ids=["actor", "server", "evaluator"],
 )
 def test_a_process_that_fails_for_good_ends_with_its_traceback_and_1(
     command, settings, process, message

@@ -89,6 +89,15 @@ def test_a_mistake_costs_one_line_and_starts_nothing(command, monkeypatch, mista
     assert actor_processes() == []
 
 
+@pytest.mark.parametrize("subcommand", ["validate", "test"])
+@pytest.mark.parametrize("which", ["best", "last", "nowhere.ckpt"])
+def test_a_checkpoint_that_is_not_there_is_not_evaluated(command, subcommand, which):
+    where = ("--config", "base.yaml", "--name", "other")
+    code, out, err = command(subcommand, *where, "--ckpt_path", which)
+    assert (code, out) == (2, "")
+    assert [line for line in err.splitlines() if which in line] == [err.strip()]
+
+
 def test_a_mistake_in_a_file_is_named_too(command, project):
     (project.folder / "wrong.yaml").write_text("data: {replay: {capcity: 5}}\n")
     code, _, err = command("fit", "--config", "base.yaml", "--config", "wrong.yaml")

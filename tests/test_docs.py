@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from lrl.benchmark.scores import read_rows, table
+from lrl.report.evaluate import evaluate
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -90,7 +92,17 @@ def test_the_readme_yaml_names_parts_that_exist():
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/metrics.md", "docs/architecture.md", "docs/algorithms.md"]
+    "document",
+    [
+        "README.md",
+        "docs/metrics.md",
+        "docs/architecture.md",
+        "docs/algorithms.md",
+        "docs/environments.md",
+        "docs/evaluation.md",
+        "docs/video.md",
+        "docs/modes.md",
+    ],
 )
 def test_links_lead_somewhere(document):
     path = ROOT / document
@@ -125,6 +137,13 @@ def test_the_scores_of_algorithms_are_medians_of_the_runs():
         task = f"parts_{files[title]}"
         runs = [float(row["score"]) for row in rows if row["task"] == task]
         assert score == (f"{median(runs):.1f}" if runs else "as Rainbow")
+
+
+def test_the_options_of_the_page_on_evaluation_exist():
+    known = {"--ckpt_path", "--name", "--runs", "--modules", "--help"}
+    known |= {f"--{name}" for name in inspect.signature(evaluate).parameters}
+    named = set(re.findall(r"--\w+", (ROOT / "docs/evaluation.md").read_text()))
+    assert {"--out", "--mix_protocols", "--episodes"} <= named <= known
 
 
 def test_every_recipe_is_named_in_its_file():

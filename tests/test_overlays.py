@@ -1,20 +1,28 @@
-"""The settings that each overlay gives a run on Atari: lengths that fit together, paper values."""
+"""The settings that each overlay gives a run on Atari: lengths that fit together, paper values.
+
+Overlays of protocols: the settings that have a name in `lrl.envs.PROTOCOLS`.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helpers.command_line import quiet_commands
 
 from lrl.cli import LrlCLI, Outcome
+from lrl.envs import PROTOCOLS, AtariConfig
 
 pytestmark = quiet_commands
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 OVERLAYS = sorted(path.stem for path in (CONFIGS / "algo").glob("*.yaml"))
+PROTOCOL_OVERLAYS = sorted(path.stem for path in (CONFIGS / "protocol").glob("*.yaml"))
 # The others run as long as Mnih et al. 2015: 200 million frames, four of them in a step.
 ENV_STEPS = {"data_efficient_rainbow": 100_000}
 GRADIENT_CLIPS = {
@@ -42,9 +50,10 @@ def configs() -> dict[str, Any]:
         patch.setattr(sys, "argv", ["lrl", *arguments])
         patch.setenv("PL_GLOBAL_SEED", "0")  # restores it
         parser = ParserOnly(Outcome()).parser
-    overlays = {name: str(CONFIGS / "algo" / f"{name}.yaml") for name in OVERLAYS}
+    overlays = {name: CONFIGS / "algo" / f"{name}.yaml" for name in OVERLAYS}
+    overlays |= {name: CONFIGS / "protocol" / f"{name}.yaml" for name in PROTOCOL_OVERLAYS}
     return {
-        name: parser.parse_args([*arguments, "--config", path]).fit
+        name: parser.parse_args([*arguments, "--config", str(path)]).fit
         for name, path in overlays.items()
     }
 
@@ -91,3 +100,27 @@ def test_gradients_are_clipped_where_the_paper_says(name: str, configs: dict[str
 def test_every_network_has_one_hidden_layer_of_the_papers_size(name: str, configs: dict[str, Any]):
     assert configs[name].model.head.init_args.hidden_size == HIDDEN_SIZES.get(name, 512)
     assert configs[name].model.encoder.init_args.hidden_size is None
+
+
+def test_every_protocol_has_an_overlay():
+    assert set(PROTOCOL_OVERLAYS) == set(PROTOCOLS)
+
+
+@pytest.mark.parametrize("name", PROTOCOL_OVERLAYS)
+def test_an_overlay_is_the_protocol_of_its_name(name: str, configs: dict[str, Any]):
+    data, protocol = configs[name].data, PROTOCOLS[name]
+    assert data.env.atari.as_dict() == vars(protocol.atari)
+    assert data.env.reward_clip == protocol.reward_clip
+    assert data.evaluation.epsilon == protocol.evaluation_epsilon
+    assert data.evaluation.max_frames_per_episode == protocol.atari.max_frames_per_episode
+
+
+@pytest.mark.parametrize("name", PROTOCOL_OVERLAYS)
+def test_a_protocols_overlay_states_every_option_and_its_source(name: str):
+    text = (CONFIGS / "protocol" / f"{name}.yaml").read_text()
+    settings = yaml.safe_load(text)
+    assert settings["data"]["env"]["atari"].keys() == {field.name for field in fields(AtariConfig)}
+    assert settings.keys() == {"data"}
+    lines = text.splitlines()
+    assert len(lines) <= 30
+    assert re.search(r"et al\. 20\d\d", " ".join(line for line in lines if line.startswith("#")))

@@ -6,11 +6,13 @@ from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.callbacks.progress import RLProgressBar
 from lrl.callbacks.summary import RunSummary
 from lrl.callbacks.throughput import Throughput
+from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
 
 __all__ = [
     "ActorLearnerCallback",
     "BestCheckpoint",
+    "EpisodeVideo",
     "LastCheckpoint",
     "PeriodicEvaluation",
     "PriorityUpdate",

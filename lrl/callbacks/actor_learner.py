@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.callbacks.summary import RunSummary
 from lrl.callbacks.throughput import Throughput
+from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
 from lrl.interrupt import interrupt
+from lrl.types import ConfigError
 
 
 class ActorLearnerCallback(Checkpoint):
@@ -31,6 +34,10 @@ class ActorLearnerCallback(Checkpoint):
         save_interval_learner_steps: Learner steps between saves of `last.ckpt`; 0 saves at the
             end only.
         monitor: Evaluation metric whose maximum is kept as `best.ckpt`.
+        evaluation: `inline` stops training for it and suits few cores; `background` plays the
+            episodes in a process of its own, which wants a core to itself.
+        video_interval_learner_steps: Learner steps between films of the first evaluation episode,
+            for which training stops and which TensorBoard shows as `eval/video`; 0 makes none.
     """
 
     syncs_weights = True
@@ -42,12 +49,20 @@ class ActorLearnerCallback(Checkpoint):
         eval_interval_learner_steps: int = 5000,
         save_interval_learner_steps: int = 10_000,
         monitor: str = "eval/return_mean",
+        evaluation: Literal["inline", "background"] = "inline",
+        video_interval_learner_steps: int = 0,
     ) -> None:
         self.weight_sync = WeightSync(sync_period_learner_steps)
         self.throughput = Throughput(self.weight_sync)
-        self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
+        if evaluation not in ("inline", "background"):
+            raise ConfigError(f"evaluation must be 'inline' or 'background', got {evaluation!r}")
         self.best = BestCheckpoint(monitor)
-        self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_due)
+        if evaluation == "background":
+            self.evaluation = BackgroundEvaluation(eval_interval_learner_steps, self.best)
+            self.last = LastCheckpoint(save_interval_learner_steps)
+        else:
+            self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
+            self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_due)
         self.summary = RunSummary(self.best)
         self.parts: list[L.Callback] = [
             PriorityUpdate(),
@@ -56,8 +71,14 @@ class ActorLearnerCallback(Checkpoint):
             self.evaluation,
             self.best,
             self.last,
+            EpisodeVideo(video_interval_learner_steps),
             self.summary,
         ]
+
+    @property
+    def evaluates_in_background(self) -> bool:
+        """Whether a process of its own plays the evaluation episodes."""
+        return isinstance(self.evaluation, BackgroundEvaluation)
 
     @property
     def best_model_path(self) -> str:
@@ -108,7 +129,8 @@ class ActorLearnerCallback(Checkpoint):
             part.on_validation_end(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the last checkpoint."""
+        """Wait for an evaluation in the background, and save the last checkpoint."""
+        self.evaluation.on_train_end(trainer, pl_module)
         self.last.on_train_end(trainer, pl_module)
 
     def on_exception(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
 from lrl.interrupt import AT_ONCE
 from lrl.types import ConfigError
@@ -52,17 +54,42 @@ class BestCheckpoint(Checkpoint):
         """Save, if this evaluation is better than all before."""
         if trainer.state.fn != "fit":
             return
-        if self.monitor not in trainer.callback_metrics:
+        score = self._score(trainer.callback_metrics)
+        if score > self.best_model_score:
+            path = self._rise_to(score)
+            trainer.save_checkpoint(path, weights_only=False)
+
+    def take(self, trainer: L.Trainer, candidate: Path, metrics: Mapping[str, float]) -> None:
+        """Keep a checkpoint that was evaluated aside of training, if it is better than all before.
+
+        Args:
+            trainer: Its strategy writes the file.
+            candidate: The checkpoint; it is moved.
+            metrics: Its evaluation.
+        """
+        score = self._score(metrics)
+        if score > self.best_model_score:
+            path = self._rise_to(score)
+            content = torch.load(candidate, map_location="cpu", weights_only=True)
+            for state in content["callbacks"].values():  # from before the score was known
+                if "best_model_score" in state:
+                    state.update(self.state_dict())
+            trainer.strategy.checkpoint_io.save_checkpoint(content, candidate)
+            candidate.replace(path)
+
+    def _score(self, metrics: Mapping[str, float | Tensor]) -> float:
+        if self.monitor not in metrics:
             raise ConfigError(
                 f"monitor {self.monitor!r} is not logged by the evaluation; it knows "
-                f"{sorted(trainer.callback_metrics)}"
+                f"{sorted(metrics)}"
             )
-        score = float(trainer.callback_metrics[self.monitor])
-        if score > self.best_model_score:
-            assert self.folder is not None
-            self.best_model_score = score
-            self.best_model_path = str(self.folder / "best.ckpt")
-            trainer.save_checkpoint(self.best_model_path, weights_only=False)
+        return float(metrics[self.monitor])
+
+    def _rise_to(self, score: float) -> str:
+        assert self.folder is not None
+        self.best_model_score = score
+        self.best_model_path = str(self.folder / "best.ckpt")
+        return self.best_model_path
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score and where its weights are."""

@@ -15,11 +15,20 @@ _log = logging.getLogger(__name__)
 
 
 @rank_zero_only
-def log_metrics(trainer: L.Trainer, metrics: Mapping[str, float]) -> None:
-    """Write metrics at `global_step`; a logger that fails is reported and skipped."""
+def log_metrics(
+    trainer: L.Trainer, metrics: Mapping[str, float], learner_step: int | None = None
+) -> None:
+    """Write metrics at a learner step, now's by default; a logger that fails is skipped, and said.
+
+    Args:
+        trainer: Has the loggers.
+        metrics: Values by name.
+        learner_step: The step they belong to.
+    """
+    step = trainer.global_step if learner_step is None else learner_step
     for logger in trainer.loggers:
         with _reporting_failures(logger):
-            logger.log_metrics(dict(metrics), step=trainer.global_step)
+            logger.log_metrics(dict(metrics), step=step)
             logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
 
 

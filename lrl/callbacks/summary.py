@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import lightning as L
-import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from lrl.actors.handle import ActorStatistics
@@ -86,13 +83,7 @@ class RunSummary(L.Callback):
                 {**asdict(actor), "env_steps_per_second": actor.env_steps_per_second}
                 for actor in actors
             ],
-            "protocol": {
-                "environment": asdict(datamodule.env),
-                "evaluation": asdict(datamodule.evaluation),
-                "seed": datamodule.seed,
-            },
-            "versions": _versions(),
-            "hardware": {"machine": platform.machine(), "torch_threads": torch.get_num_threads()},
+            "stamp": datamodule.stamp(),
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(summary, indent=2, default=str)
@@ -110,15 +101,3 @@ def actor_table(actors: Sequence[ActorStatistics]) -> str:
             f"  {actor.seconds:8.1f}  {waiting:6.0%}  {actor.restarts:8d}"
         )
     return "\n".join(lines)
-
-
-def _versions() -> dict[str, str]:
-    packages = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

@@ -7,19 +7,24 @@ here imports torch or Lightning, and ale-py is imported only for Atari.
 from lrl.envs.config import AtariConfig, EnvConfig, WrapperConfig
 from lrl.envs.make import make_envs, make_spec
 from lrl.envs.minatar import register_minatar
+from lrl.envs.protocols import PROTOCOLS, Protocol, protocol_name
 from lrl.envs.toy import register_toys
 from lrl.envs.vector import EnvStep, StreamEnvs
-from lrl.envs.wrappers import ChannelsFirst
+from lrl.envs.wrappers import ChannelsFirst, Luminance
 
 __all__ = [
+    "PROTOCOLS",
     "AtariConfig",
     "ChannelsFirst",
     "EnvConfig",
     "EnvStep",
+    "Luminance",
+    "Protocol",
     "StreamEnvs",
     "WrapperConfig",
     "make_envs",
     "make_spec",
+    "protocol_name",
 ]
 
 register_toys()

@@ -4,7 +4,8 @@ What was measured of `ale_py.AtariVectorEnv` 0.12.1 and matters here: an action 
 or a step in a forked child blocks for ever; the limit of frames does not count the no-op frames;
 `episodic_life` resets the game at a lost life and `life_loss_info` reports one as a termination,
 so both stay off and lives are compared here; every step returns arrays of its own; seeds above
-2**31 - 1 are refused; a seeded reset loads the game again, about 0.2 s an environment.
+2**31 - 1 are refused; a seeded reset loads the game again, about 0.2 s an environment. Rewards,
+ends, lives and observations equal those of Gymnasium's `AtariPreprocessing`, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from ale_py import AtariVectorEnv, roms
+from ale_py import Action, ALEInterface, AtariVectorEnv, LoggerMode, roms
 from gymnasium.vector import AutoresetMode
 
 from lrl.envs.config import ATARI_PREFIX, AtariConfig
@@ -23,6 +24,8 @@ from lrl.envs.vector import EnvStep, StreamEnvs
 from lrl.types import ConfigError, EnvSpec
 
 _VERSION = "-v5"
+_GAMES_FOR_TWO = ("combat", "joust", "maze_craze", "warlords")  # loading one ends the process
+_SCREEN = (210, 160)  # of most games; some are up to 250 high
 
 
 def game_of(env_id: str) -> str:
@@ -33,15 +36,16 @@ def game_of(env_id: str) -> str:
         'ms_pacman'
     """
     games = {
-        ATARI_PREFIX + "".join(word.capitalize() for word in game.split("_")) + _VERSION: game
+        ATARI_PREFIX + game.title().replace("_", "") + _VERSION: game
         for game in roms.get_all_rom_ids()
+        if game not in _GAMES_FOR_TWO
     }
     env_id = env_id.rpartition(":")[2]
     if env_id not in games:
         nearest = difflib.get_close_matches(env_id, games, n=3, cutoff=0.0)
         raise ConfigError(
-            f"env.id is {env_id!r}, which is none of ale-py's {len(games)} games. Nearest: "
-            f"{', '.join(nearest)}."
+            f"env.id is {env_id!r}, which is none of ale-py's {len(games)} games for one player. "
+            f"Nearest: {', '.join(nearest)}."
         )
     return games[env_id]
 
@@ -55,6 +59,9 @@ class AtariEnvs(StreamEnvs):
         num_envs: Number of environments.
         training: Report lost lives if the protocol says so; evaluation never does.
         num_threads: Threads that step the emulators.
+
+    Raises:
+        ConfigError: There is no such game, or it lacks the FIRE or the screen that is asked for.
     """
 
     def __init__(
@@ -66,7 +73,14 @@ class AtariEnvs(StreamEnvs):
         training: bool,
         num_threads: int = 1,
     ) -> None:
-        backend = _make_backend(game_of(env_id), config, num_envs, num_threads)
+        game = game_of(env_id)
+        _check_image(game, config)
+        backend = _make_backend(game, config, num_envs, num_threads)
+        if config.fire_reset and Action.FIRE not in backend.ale.get_action_set():
+            raise ConfigError(
+                f"env.atari.fire_reset is True, but {env_id} has no FIRE among its actions: set it "
+                "to false, or env.atari.full_action_space to true."
+            )
         shape = backend.single_observation_space.shape
         assert shape is not None
         spec = EnvSpec(
@@ -81,6 +95,11 @@ class AtariEnvs(StreamEnvs):
         self._report_life_loss = training and config.terminal_on_life_loss
         self._lives = np.zeros(num_envs, np.int32)
         self._pid = os.getpid()
+
+    @property
+    def action_names(self) -> list[str]:
+        """The actions as ale-py calls them, such as `RIGHTFIRE`."""
+        return [action.name for action in self._checked_backend().ale.get_action_set()]
 
     def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
         small = np.array([seed % 2**31 for seed in seeds])
@@ -109,6 +128,22 @@ class AtariEnvs(StreamEnvs):
             )
         assert self._backend is not None
         return self._backend
+
+
+def _check_image(game: str, config: AtariConfig) -> None:
+    """Refuse an image larger than the screen, which cannot be interpolated by area."""
+    if config.image_height <= _SCREEN[0] and config.image_width <= _SCREEN[1]:
+        return
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    emulator = ALEInterface()
+    emulator.loadROM(str(roms.get_rom_path(game)))
+    height, width = emulator.getScreenDims()
+    for name, screen in (("image_height", height), ("image_width", width)):
+        if getattr(config, name) > screen:
+            raise ConfigError(
+                f"env.atari.{name} is {getattr(config, name)}, but must be at most {screen}: the "
+                f"screen of {game} has {height}x{width} pixels."
+            )
 
 
 def _make_backend(

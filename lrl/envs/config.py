@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lrl.types import ConfigError
 
 ATARI_PREFIX = "ALE/"
+FIVE_MINUTES_FRAMES = 18_000
+"""Limits of an episode in use: 5 and 30 minutes of play, at 60 emulator frames a second."""
+THIRTY_MINUTES_FRAMES = 108_000
 
 
 def _require(condition: bool, name: str, value: object, allowed: str) -> None:
@@ -45,19 +48,21 @@ class AtariConfig:
 
     Every option of the backend (`ale_py.AtariVectorEnv`) is stated here, none is inherited from
     the version suffix of the id. The default is deterministic, with 0 to 29 frames without action
-    at the start and game over as the only end. `repeat_action_probability: 0.25`,
-    `full_action_space: true` and `max_frames_per_episode: 18000` make it the protocol of Machado
-    et al. 2018. Rewards come raw: `EnvConfig.reward_clip` clips them for training.
+    at the start and game over as the only end. `lrl.envs.protocols` names the usual combinations.
+    Rewards come raw: `EnvConfig.reward_clip` clips them for training. The autoreset mode is no
+    option: streams need NEXT_STEP. docs/environments.md compares the options.
     """
 
     frame_skip: int = 4
     """Emulator frames per environment step; their rewards are summed (Mnih et al. 2015)."""
     max_pool: bool = True
-    """Take the maximum of the last two frames of a step, against flicker (Mnih et al. 2015)."""
+    """Take the maximum of the last two frames of a step, against flicker (Mnih et al. 2015). Not
+    with frame_skip 1."""
     image_height: int = 84
-    """Height of a frame in pixels, by area interpolation (Mnih et al. 2015)."""
+    """Height of a frame in pixels, by area interpolation; 84 as in Mnih et al. 2015, at most the
+    screen's (210, in some games up to 250)."""
     image_width: int = 84
-    """Width of a frame in pixels, by area interpolation (Mnih et al. 2015)."""
+    """Width of a frame in pixels, by area interpolation; 84 as in Mnih et al. 2015, at most 160."""
     grayscale: bool = True
     """Luminance (0.299 R + 0.587 G + 0.114 B) instead of a last axis with 3 colours."""
     frame_stack: int = 4
@@ -65,27 +70,52 @@ class AtariConfig:
     repeat_action_probability: float = 0.0
     """Chance per frame that the previous action is repeated ("sticky"; 0.25 in Machado 2018)."""
     noop_max: int = 30
-    """An episode starts after 0 to noop_max - 1 frames without action, drawn evenly."""
+    """An episode starts after 0 to noop_max - 1 emulator frames without action, drawn evenly; 0 for
+    none."""
     fire_reset: bool = False
-    """Press FIRE once at an episode's start. Off, as in Mnih 2015 and Machado 2018: after a lost
-    life the agent has to press it itself anyway."""
+    """Press FIRE for one frame at an episode's start, in place of one without action. Off, as in
+    Mnih 2015 and Machado 2018: after a lost life the agent has to press it itself anyway."""
     terminal_on_life_loss: bool = False
     """Training targets end at a lost life (Mnih et al. 2015). The game goes on, and evaluation and
-    episode statistics never see it. Off, as recommended by Machado et al. 2018."""
+    episode statistics never see it. Off, as recommended by Machado et al. 2018. Games without lives
+    have none to lose."""
     full_action_space: bool = False
     """All 18 actions instead of those the game uses."""
-    max_frames_per_episode: int = 108_000
-    """Emulator frames (30 minutes of play) after which an episode is truncated, no-op frames not
-    counted."""
+    max_frames_per_episode: int = THIRTY_MINUTES_FRAMES
+    """Emulator frames after which an episode is truncated, no-op frames not counted: 108000 (30
+    minutes of play) or 18000 (5 minutes, Mnih et al. 2015) in most publications."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         positive = ("frame_skip", "frame_stack", "max_frames_per_episode")
         for name in (*positive, "image_height", "image_width"):
             _require(getattr(self, name) >= 1, f"atari.{name}", getattr(self, name), "at least 1")
-        _require(self.noop_max >= 0, "atari.noop_max", self.noop_max, "at least 0")
         sticky = self.repeat_action_probability
         _require(0 <= sticky < 1, "atari.repeat_action_probability", sticky, "in [0, 1)")
+        self._refuse_what_would_do_nothing()
+
+    def _refuse_what_would_do_nothing(self) -> None:
+        _require(
+            not self.max_pool or self.frame_skip > 1,
+            "atari.max_pool",
+            self.max_pool,
+            "false with frame_skip 1, where a step has one frame",
+        )
+        fewest = 3 if self.fire_reset else 2
+        _require(
+            self.noop_max == 0 or self.noop_max >= fewest,
+            "atari.noop_max",
+            self.noop_max,
+            f"0 (none) or at least {fewest}: 0 to noop_max - 1 frames are drawn"
+            + (", and fire_reset takes one of them" if self.fire_reset else ""),
+        )
+        limit = self.max_frames_per_episode
+        _require(
+            limit >= self.frame_skip,
+            "atari.max_frames_per_episode",
+            limit,
+            f"at least frame_skip, {self.frame_skip}: no step would be complete",
+        )
 
 
 @dataclass(frozen=True)
@@ -129,12 +159,11 @@ class EnvConfig:
         _require(valid_clip, "reward_clip", clip, "null or a finite number above 0")
         legacy = re.fullmatch(r"(?:.*:)?(\w+?)(?:-ram)?(NoFrameskip|Deterministic)-v\d+", self.id)
         if legacy:
-            raise ConfigError(
-                f"env.id is {self.id!r}, an id of the old Atari interface. Use "
-                f"'{ATARI_PREFIX}{legacy[1]}-v5' and set the protocol in env.atari."
-            )
+            raise old_atari_id(self.id, legacy[1])
         if self.is_atari:
             self._refuse_ignored_by_atari()
+        else:
+            self._refuse_atari_options()
 
     def _refuse_ignored_by_atari(self) -> None:
         for name, unset, instead in (
@@ -146,3 +175,22 @@ class EnvConfig:
         ):
             value = getattr(self, name)
             _require(value == unset, name, value, f"{unset!r} for {self.id}: {instead}")
+
+    def _refuse_atari_options(self) -> None:
+        for option in fields(self.atari):
+            value = getattr(self.atari, option.name)
+            _require(
+                value == option.default,
+                f"atari.{option.name}",
+                value,
+                f"{option.default!r} for {self.id}: env.atari acts on games alone, whose ids "
+                f"start with {ATARI_PREFIX}",
+            )
+
+
+def old_atari_id(env_id: str, game: str) -> ConfigError:
+    """Return the error for an id of the interface before `ALE/`, which hides its options."""
+    return ConfigError(
+        f"env.id is {env_id!r}, an id of the old Atari interface. Use '{ATARI_PREFIX}{game}-v5' "
+        "and set the protocol in env.atari."
+    )

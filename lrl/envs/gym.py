@@ -104,6 +104,11 @@ class SingleEnvs(StreamEnvs):
         terminated, truncated, life_lost = np.zeros((3, self.num_envs), np.bool_)
         first = self._first_action
         for index, env in enumerate(self._envs):
+            if self.retired[index]:
+                observation[index] = 0
+                if mask is not None:
+                    mask[index] = True
+                continue
             if ended[index]:
                 value, info = env.reset()
             else:

@@ -8,7 +8,7 @@ from importlib import import_module
 import gymnasium
 from gymnasium.wrappers import FrameStackObservation
 
-from lrl.envs.config import EnvConfig, WrapperConfig
+from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
 from lrl.envs.vector import StreamEnvs
 from lrl.types import ConfigError, EnvSpec
@@ -66,18 +66,25 @@ def make_envs(
     return SingleEnvs(envs, config.frame_stack, config.action_masks)
 
 
+def make_single(config: EnvConfig) -> gymnasium.Env:
+    """Build one Gymnasium environment as `make_envs` does, for who wants to look at it itself."""
+    return _make_single(config, _registered_name(config))
+
+
 def _registered_name(config: EnvConfig) -> str:
     """Import the module of an id `module:Name-v0`; return the name in Gymnasium's registry."""
     module, _, name = config.id.rpartition(":")
     try:
         if module:
             import_module(module)
-        gymnasium.spec(name)
+        spec = gymnasium.spec(name)
     except (ImportError, gymnasium.error.Error) as error:
         raise ConfigError(
             f"env.id is {config.id!r}, which cannot be made: {error} An environment outside "
             "Gymnasium is written 'module:Name-v0', with the module that registers it."
         ) from error
+    if str(spec.entry_point).startswith("ale_py"):  # such as ale_py:Pong-v4
+        raise old_atari_id(config.id, spec.name)
     return name
 
 

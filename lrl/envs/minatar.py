@@ -12,7 +12,25 @@ from gymnasium.spaces import Box, Discrete
 
 from lrl.types import ConfigError
 
+ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+
+_COLOURS = np.array(
+    [
+        (16, 16, 24),  # nothing
+        (90, 200, 250),  # what the player moves
+        (240, 90, 80),
+        (120, 70, 90),
+        (250, 200, 70),
+        (110, 200, 110),
+        (190, 120, 230),
+        (250, 140, 60),
+        (80, 120, 230),
+        (200, 200, 200),
+        (240, 150, 200),
+    ],
+    np.uint8,
+)
 
 
 def register_minatar() -> None:
@@ -37,7 +55,10 @@ class MinAtar(gymnasium.Env):
         repeat_action_probability: Chance per step that the previous action is repeated.
         difficulty_ramping: Whether the games that do so get harder during an episode.
         minimal_actions: Only the actions that have a meaning in the game, instead of all 6.
+        render_mode: `rgb_array` lets `render` draw the board.
     """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(
         self,
@@ -45,6 +66,7 @@ class MinAtar(gymnasium.Env):
         repeat_action_probability: float = 0.1,
         difficulty_ramping: bool = True,
         minimal_actions: bool = False,
+        render_mode: str | None = None,
     ) -> None:
         if game not in GAMES:
             raise ConfigError(f"env.kwargs.game is {game!r}, but must be one of {', '.join(GAMES)}")
@@ -61,6 +83,7 @@ class MinAtar(gymnasium.Env):
         boolean: Any = np.bool_  # which Box takes, but its annotation does not
         self.observation_space = Box(0, 1, (channels, height, width), boolean)
         self.action_space = Discrete(len(self._actions))
+        self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Begin an episode."""
@@ -75,6 +98,17 @@ class MinAtar(gymnasium.Env):
         """Take one of the actions; there is no time limit."""
         reward, terminated = self._game.act(self._actions[action])
         return self._observation(), float(reward), bool(terminated), False, {}
+
+    def render(self) -> npt.NDArray[np.uint8] | None:
+        """Return the board, uint8 `[10, 10, 3]`; of several things in a cell the last channel's."""
+        if self.render_mode != "rgb_array":
+            return None
+        state = self._game.state()
+        return _COLOURS[(state * (1 + np.arange(state.shape[-1]))).max(axis=-1)]
+
+    def get_action_meanings(self) -> list[str]:
+        """Return the actions' names."""
+        return [ACTIONS[action] for action in self._actions]
 
     def _observation(self) -> npt.NDArray[np.bool_]:
         return np.moveaxis(self._game.state(), -1, 0)

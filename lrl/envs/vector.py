@@ -45,6 +45,8 @@ class StreamEnvs(ABC):
         action_mask: The actions allowed in the current observations, `[num_envs, num_actions]`, at
             least one in each; never overwritten by a later step. None without `spec.action_masks`.
         offers_masks: Whether the last reset brought masks, used or not.
+        retired: Environments whose answers nobody needs until the next reset, `[num_envs]`, set by
+            the caller; single environments are then not stepped and answer with zeros.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int) -> None:
@@ -54,6 +56,7 @@ class StreamEnvs(ABC):
         self.num_envs = num_envs
         self.action_mask: npt.NDArray[np.bool_] | None = None
         self.offers_masks = False
+        self.retired = np.zeros(num_envs, np.bool_)
         self._ended: npt.NDArray[np.bool_] | None = None  # None before the first reset
         self._closed = False
 
@@ -82,6 +85,7 @@ class StreamEnvs(ABC):
             )
         observation = self._reset_envs(seeds)
         self._check_observation(observation)
+        self.retired = np.zeros(self.num_envs, np.bool_)
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._check_mask(self._ended)
         return observation

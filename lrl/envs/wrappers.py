@@ -34,3 +34,31 @@ class ChannelsFirst(gymnasium.ObservationWrapper):
     def observation(self, observation: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Return a view `[channels, ...]` of an observation `[..., channels]`."""
         return np.moveaxis(observation, -1, 0)
+
+
+class Luminance(gymnasium.ObservationWrapper):
+    """Turn colours `[..., 3]` into grey `[...]` by 0.299 R + 0.587 G + 0.114 B, as ale-py does.
+
+    `gymnasium.wrappers.GrayscaleObservation` weighs them by 0.2125, 0.7154 and 0.0721: there pure
+    red is 54 of 255, and 76 here.
+
+    Args:
+        env: Has uint8 Box observations whose last axis is 3 colours.
+
+    Raises:
+        ConfigError: It has others.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, Box) or space.dtype != np.uint8 or space.shape[-1:] != (3,):
+            raise ConfigError(
+                "env.wrappers: Luminance needs uint8 Box observations with 3 colours as their last "
+                f"axis, not {space}: leave it out."
+            )
+        self.observation_space = Box(0, 255, space.shape[:-1], np.uint8)
+
+    def observation(self, observation: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return grey levels, rounded to the nearest."""
+        return np.rint(observation @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)

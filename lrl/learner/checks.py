@@ -16,6 +16,11 @@ def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
     return getattr(trainer, "callbacks", [])
 
 
+def evaluates_in_background(trainer: L.Trainer) -> bool:
+    """Return whether a callback has a process that plays evaluation episodes."""
+    return any(getattr(c, "evaluates_in_background", False) for c in callbacks_of(trainer))
+
+
 def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
     """Check that something carries weights to the actors and priorities to the sampler.
 

@@ -15,11 +15,12 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
-from lrl.learner.checks import check_callbacks, check_inference
+from lrl.learner.checks import check_callbacks, check_inference, evaluates_in_background
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.launch import start_source
 from lrl.learner.sources import Source
+from lrl.learner.stamp import make_stamp
 from lrl.learner.threads import share_cores
 from lrl.networks.q_network import QNetwork, vector_size, write_vector
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
@@ -111,6 +112,7 @@ class ReplayDataModule(L.LightningDataModule):
         sampler = self.replay.sampler()
         check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
         busy = self.actors.num_actors + self.inference.busy_threads
+        busy += evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         if self.dataset is None:
             self._build_dataset(spec, sampler)
@@ -185,6 +187,18 @@ class ReplayDataModule(L.LightningDataModule):
         if isinstance(batch, Batch):
             return batch.to(device, non_blocking=True)
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def stamp(self) -> dict[str, Any]:
+        """Return the protocol stamp of the agent as it is now (all ranks act equally much)."""
+        env_steps = self.dataset.env_steps * self._trainer().world_size if self.dataset else 0
+        return make_stamp(
+            self.env,
+            self.evaluation,
+            seed=self.seed,
+            learner_steps=self._trainer().global_step,
+            env_steps=env_steps,
+            frames=env_steps * self.env_spec.frame_skip,
+        )
 
     def check(self) -> None:
         """Raise if a signal asks for the end."""

@@ -12,8 +12,10 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from lrl.evaluation import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
+from lrl.learner.stamp import STAMP_KEY
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
 from lrl.recipe import Recipe
 from lrl.types import Batch, ConfigError, EnvSpec
@@ -130,6 +132,12 @@ class DQN(L.LightningModule):
         scheduler = {"scheduler": self.scheduler_recipe(optimizer), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the protocol stamp, if a `ReplayDataModule` knows it."""
+        stamp = getattr(getattr(self._trainer, "datamodule", None), "stamp", None)
+        if stamp is not None:
+            checkpoint[STAMP_KEY] = stamp()
+
     def forward(self, observation: Tensor) -> Tensor:
         """Return expected action values, `[batch, actions]`."""
         return self.online.q_values(observation)
@@ -208,16 +216,10 @@ class DQN(L.LightningModule):
         self._log_evaluation(batch)
 
     def _log_evaluation(self, batch: Mapping[str, Tensor]) -> None:
-        returns = torch.as_tensor(self.all_gather(batch["return"])).reshape(-1)
-        lengths = torch.as_tensor(self.all_gather(batch["length"])).reshape(-1)
-        statistics = {
-            "eval/return_mean": returns.mean(),
-            "eval/return_std": returns.std(correction=0),
-            "eval/return_min": returns.min(),
-            "eval/return_max": returns.max(),
-            "eval/length_mean": lengths.mean(),
-            "eval/episodes": float(returns.numel()),
-        }
+        names = ("return", "length", "timed_out")
+        arrays = [torch.as_tensor(self.all_gather(batch[n])).reshape(-1).cpu() for n in names]
+        metrics = Episodes(*(array.numpy() for array in arrays)).metrics()
+        statistics = {name: torch.tensor(v, dtype=torch.float64) for name, v in metrics.items()}
         # The callback writes the loggers' rows: Lightning's own x-axis counts batches.
         self.log_dict(statistics, logger=self.trainer.state.fn != "fit", batch_size=1)
 

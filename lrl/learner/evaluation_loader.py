@@ -51,6 +51,7 @@ class EvaluationLoader:
             epsilon=self.config.epsilon_for(self.datamodule.env),
             max_frames=self.config.max_frames_per_episode,
             check=self.datamodule.check,
+            num_threads=torch.get_num_threads(),
         )
         yield {
             "return": torch.from_numpy(episodes.returns),

@@ -8,7 +8,7 @@ from lrl.networks.encoders import (
     MLPEncoder,
     NatureEncoder,
 )
-from lrl.networks.heads import Head, ScalarHead, Target, TDLoss
+from lrl.networks.heads import Head, ReturnDistribution, ScalarHead, Target, TDLoss
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork
 from lrl.networks.quantile_heads import ImplicitQuantileHead, QuantileHead
@@ -26,6 +26,7 @@ __all__ = [
     "NoisyLinear",
     "QNetwork",
     "QuantileHead",
+    "ReturnDistribution",
     "ScalarHead",
     "TDLoss",
     "Target",

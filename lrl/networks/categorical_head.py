@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lrl.functional.distributional import project_categorical, select_action_distribution
-from lrl.networks.heads import LayeredHead, Target, TDLoss
+from lrl.networks.heads import LayeredHead, ReturnDistribution, Target, TDLoss
 from lrl.types import ConfigError
 
 
@@ -67,6 +67,13 @@ class CategoricalHead(LayeredHead):
     def expected_values(self, values: Tensor) -> Tensor:
         """Return the mean return of each action, `[batch, actions]`."""
         return (values.softmax(dim=-1) * self.unrescaled(self.support)).sum(dim=-1)
+
+    def distribution(self, features: Tensor) -> ReturnDistribution:
+        """Return the atoms and their probabilities."""
+        probabilities = self(features).softmax(dim=-1)
+        return ReturnDistribution(
+            self.unrescaled(self.support).expand_as(probabilities), probabilities
+        )
 
     def td_loss(self, values: Tensor, action: Tensor, target: Target) -> TDLoss:
         """Return the cross entropy to the projected target; see `Head.td_loss` for shapes."""

@@ -48,6 +48,18 @@ class Target(NamedTuple):
     next_bonus: Tensor | None = None
 
 
+class ReturnDistribution(NamedTuple):
+    """What a head believes an action's return to be; both fields are `[batch, actions, n]`.
+
+    Attributes:
+        returns: Possible returns, in no particular order.
+        probabilities: How likely each is; they sum to 1.
+    """
+
+    returns: Tensor
+    probabilities: Tensor
+
+
 class Head(nn.Module, ABC):
     """Turn features into action values, and own the loss of that representation.
 
@@ -82,6 +94,13 @@ class Head(nn.Module, ABC):
         """Return `target_values` and `q_values`, in one pass where they are of the same values."""
         values = self.target_values(features)
         return values, self.expected_values(values)
+
+    def distribution(self, features: Tensor) -> ReturnDistribution | None:
+        """Return the distributions whose means are `q_values`; None for heads without any.
+
+        Videos show them; nothing else needs them.
+        """
+        return None
 
 
 class LayeredHead(Head):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.functional.distributional import quantile_huber, select_action_distribution
-from lrl.networks.heads import LayeredHead, Target, TDLoss
+from lrl.networks.heads import LayeredHead, ReturnDistribution, Target, TDLoss
 from lrl.types import ConfigError
 
 
@@ -38,6 +38,15 @@ class QuantileLossHead(LayeredHead):
     def expected_values(self, values: Quantiles) -> Tensor:
         """Return the mean return of each action, `[batch, actions]`."""
         return self.unrescaled(values.quantiles).mean(dim=-1)
+
+    def distribution(self, features: Tensor) -> ReturnDistribution:
+        """Return the quantiles that actions are chosen by, all of the same probability."""
+        returns = self.unrescaled(self.acting_values(features).quantiles)
+        return ReturnDistribution(returns, torch.full_like(returns, 1.0 / returns.shape[-1]))
+
+    def acting_values(self, features: Tensor) -> Quantiles:
+        """Return the quantiles whose means are `q_values`."""
+        return self(features)
 
     def td_loss(self, values: Quantiles, action: Tensor, target: Target) -> TDLoss:
         """Return the quantile Huber loss; see `Head.td_loss` for shapes."""
@@ -168,9 +177,13 @@ class ImplicitQuantileHead(QuantileLossHead):
         """Return quantiles at `num_target_quantiles` random levels per sample."""
         return self.at(features, self._random_taus(features, self.num_target_quantiles))
 
+    def acting_values(self, features: Tensor) -> Quantiles:
+        """Return quantiles at the fixed levels."""
+        return self.at(features, self.acting_taus)
+
     def q_values(self, features: Tensor) -> Tensor:
         """Return mean returns over the fixed levels, `[batch, actions]`."""
-        return self.expected_values(self.at(features, self.acting_taus))
+        return self.expected_values(self.acting_values(features))
 
     def target_and_q_values(self, features: Tensor) -> tuple[Quantiles, Tensor]:
         """Return quantiles at random levels, and mean returns over the fixed ones."""

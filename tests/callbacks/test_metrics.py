@@ -37,7 +37,8 @@ TRAINING = {
 EVALUATION = {
     f"eval/{name}"
     for name in (
-        "return_mean", "return_std", "return_min", "return_max", "length_mean", "episodes"
+        "return_mean", "return_std", "return_min", "return_max", "length_mean", "episodes",
+        "timeouts",
     )
 }  # fmt: skip
 
@@ -173,11 +174,13 @@ def test_summary_of_a_finished_run(run):
     (actor,) = summary["actors"]
     assert (actor["actor"], actor["env_steps"], actor["episodes"]) == (0, 80, 16)
     assert actor["episodes"] == summary["episodes"]
-    assert summary["protocol"]["environment"]["id"] == "lrl/Identity-v0"
-    assert summary["protocol"]["evaluation"]["episodes"] == 2
-    assert summary["protocol"]["seed"] == 0
-    assert summary["versions"]["torch"] == torch.__version__
-    assert summary["hardware"]["torch_threads"] >= 1
+    stamp = summary["stamp"]
+    assert stamp["environment"]["id"] == "lrl/Identity-v0"
+    assert stamp["training"] == {
+        "seed": 0, **{name: summary[name] for name in ("learner_steps", "env_steps", "frames")}
+    }  # fmt: skip
+    assert stamp["versions"]["torch"] == torch.__version__
+    assert stamp["hardware"]["torch_threads"] >= 1
 
 
 def test_the_table_of_actors_shows_every_actor():

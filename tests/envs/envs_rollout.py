@@ -24,6 +24,22 @@ def assert_same(trace, other):
             np.testing.assert_array_equal(value, other_value)
 
 
+def record_info(envs) -> list[dict[str, Any]]:
+    """Return a list that receives what the backend of Atari games tells about resets and steps."""
+    backend, infos = envs._backend, []
+
+    def recorded(method):
+        def call(*args, **kwargs):
+            answer = method(*args, **kwargs)
+            infos.append(answer[-1])
+            return answer
+
+        return call
+
+    backend.reset, backend.step = recorded(backend.reset), recorded(backend.step)
+    return infos
+
+
 def make_atari(game="Pong", num_envs=1, *, training=True, **protocol):
     from lrl.envs.atari import AtariEnvs
 

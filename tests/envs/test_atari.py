@@ -6,27 +6,13 @@ import ale_py
 import numpy as np
 import pytest
 from ale_py import roms
-from envs_rollout import assert_same, rollout
+from envs_rollout import assert_same, record_info, rollout
 from envs_rollout import make_atari as make
 
 from lrl.envs import AtariConfig, EnvConfig, make_spec
 from lrl.types import EnvSpec
 
 pytestmark = pytest.mark.atari
-
-
-def record_info(envs):
-    """Return a list that receives what the backend tells about each step."""
-    backend, infos = envs._backend, []
-    original = backend.step
-
-    def step(actions):
-        answer = original(actions)
-        infos.append(answer[4])
-        return answer
-
-    backend.step = step
-    return infos
 
 
 def test_an_observation_is_a_uint8_stack_of_4_frames():
@@ -134,7 +120,7 @@ def test_no_op_starts_follow_the_seed():
 
 
 def test_no_op_starts_last_from_0_to_noop_max_minus_1_frames():
-    envs = make(num_envs=1, noop_max=3, max_frames_per_episode=1)
+    envs = make(num_envs=1, noop_max=3, max_frames_per_episode=4)
     infos = record_info(envs)
     envs.reset([0])
     starts = [

@@ -4,11 +4,13 @@ import gc
 import multiprocessing
 from pathlib import Path
 
+import ale_py
+import gymnasium
 import numpy as np
 import pytest
 from envs_rollout import make_atari as make
 
-from lrl.envs import EnvConfig, make_envs, make_spec
+from lrl.envs import AtariConfig, EnvConfig, make_envs, make_spec
 from lrl.envs.atari import game_of
 from lrl.types import ConfigError
 
@@ -42,7 +44,12 @@ def test_observations_are_never_overwritten_later(pong):
 
 @pytest.mark.parametrize(
     ("env_id", "nearest"),
-    [("ALE/Pnog-v5", "ALE/Pong-v5"), ("ALE/Pong-v4", "ALE/Pong-v5"), ("ALE/pong-v5", "Pong-v5")],
+    [
+        ("ALE/Pnog-v5", "ALE/Pong-v5"),
+        ("ALE/Pong-v4", "ALE/Pong-v5"),
+        ("ALE/pong-v5", "Pong-v5"),
+        ("ALE/Joust-v5", "ALE/"),  # for two players: loading it ends the process
+    ],
 )
 def test_an_unknown_game_is_refused_with_the_nearest_ones(env_id, nearest):
     with pytest.raises(ConfigError, match=rf"env\.id is '{env_id}'.*Nearest: .*{nearest}"):
@@ -54,12 +61,45 @@ def test_an_unknown_game_is_refused_with_the_nearest_ones(env_id, nearest):
     [
         ("ALE/MontezumaRevenge-v5", "montezuma_revenge"),
         ("ALE/Qbert-v5", "qbert"),
+        ("ALE/TicTacToe3D-v5", "tic_tac_toe_3d"),
         ("ale_py:ALE/MsPacman-v5", "ms_pacman"),
     ],
 )
 def test_ids_become_the_backends_names(env_id, game):
     assert game_of(env_id) == game
     assert EnvConfig(env_id).is_atari
+
+
+def test_the_games_are_those_that_ale_py_registers():
+    gymnasium.register_envs(ale_py)
+    specs = [spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/")]
+    assert len(specs) > 100
+    for spec in specs:
+        assert game_of(spec.id) == spec.kwargs["game"]
+
+
+@pytest.mark.parametrize(
+    ("game", "options", "sentence"),
+    [
+        ("Freeway", {"fire_reset": True}, "fire_reset is True, but ALE/Freeway-v5 has no FIRE"),
+        ("Pong", {"image_height": 211}, "image_height is 211, .* at most 210: .* 210x160 pixels"),
+        ("Pong", {"image_width": 161}, "image_width is 161, .* at most 160: .* 210x160 pixels"),
+        ("Klax", {"image_height": 251}, "image_height is 251, .* at most 250: .* 250x160 pixels"),
+    ],
+)
+def test_what_a_game_cannot_do_is_refused(game, options, sentence):
+    config = EnvConfig(f"ALE/{game}-v5", atari=AtariConfig(**options))
+    with pytest.raises(ConfigError, match=rf"env\.atari\.{sentence}"):
+        make_spec(config)
+
+
+@pytest.mark.parametrize(
+    ("game", "options"),
+    [("Freeway", {"fire_reset": True, "full_action_space": True}), ("Klax", {"image_height": 250})],
+)
+def test_what_another_game_can_do_is_taken(game, options):
+    spec = make_spec(EnvConfig(f"ALE/{game}-v5", atari=AtariConfig(**options)))
+    assert spec.observation_shape[1] == options.get("image_height", 84)
 
 
 def step_in_child(envs, sender):

@@ -37,7 +37,9 @@ def test_a_value_out_of_range_is_named_with_the_allowed_range(setting, value):
         ("image_height", 0),
         ("image_width", -1),
         ("noop_max", -1),
+        ("noop_max", 1),
         ("max_frames_per_episode", 0),
+        ("max_frames_per_episode", 3),
         ("repeat_action_probability", 1.0),
         ("repeat_action_probability", -0.1),
     ],
@@ -45,6 +47,51 @@ def test_a_value_out_of_range_is_named_with_the_allowed_range(setting, value):
 def test_an_atari_value_out_of_range_is_named(setting, value):
     with pytest.raises(ConfigError, match=rf"env\.atari\.{setting} is {value}, but must be"):
         AtariConfig(**{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"frame_skip": 1}, "max_pool is True, but must be false with frame_skip 1"),
+        (
+            {"noop_max": 1},
+            r"noop_max is 1, but must be 0 \(none\) or at least 2: 0 to noop_max - 1",
+        ),
+        (
+            {"noop_max": 2, "fire_reset": True},
+            "noop_max is 2, but must be .* at least 3: .* and fire_reset takes one of them",
+        ),
+        (
+            {"max_frames_per_episode": 4, "frame_skip": 5},
+            "max_frames_per_episode is 4, but must be at least frame_skip, 5: no step",
+        ),
+    ],
+)
+def test_options_of_atari_that_exclude_each_other_are_refused(options, sentence):
+    with pytest.raises(ConfigError, match=rf"env\.atari\.{sentence}"):
+        AtariConfig(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"frame_skip": 1, "max_pool": False},
+        {"noop_max": 0, "fire_reset": True},
+        {"noop_max": 2},
+        {"noop_max": 3, "fire_reset": True},
+        {"max_frames_per_episode": 4},
+    ],
+)
+def test_options_of_atari_that_go_together(options):
+    assert {name: getattr(AtariConfig(**options), name) for name in options} == options
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "lrl/Catch-v0"])
+@pytest.mark.parametrize(("option", "value"), [("frame_skip", 2), ("full_action_space", True)])
+def test_options_of_atari_are_refused_elsewhere(env_id, option, value):
+    sentence = rf"env\.atari\.{option} is {value}, but must be .* for {env_id}: .* ALE/\."
+    with pytest.raises(ConfigError, match=sentence):
+        EnvConfig(env_id, atari=AtariConfig(**{option: value}))
 
 
 @pytest.mark.parametrize(
@@ -92,15 +139,17 @@ env:
       kwargs: {min_reward: 0.0, max_reward: 1.0}
     - path: gymnasium.wrappers.FlattenObservation
   reward_clip: 1.0
-  atari: {frame_skip: 3}
 """
 
 
-def test_settings_are_built_from_yaml():
+def from_yaml(text: str) -> EnvConfig:
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--env", type=EnvConfig)
-    built = parser.instantiate(parser.parse_string(YAML)).env
-    assert built == EnvConfig(
+    return parser.instantiate(parser.parse_string(text)).env
+
+
+def test_settings_are_built_from_yaml():
+    assert from_yaml(YAML) == EnvConfig(
         id="lrl/Catch-v0",
         kwargs={"cell_pixels": 2},
         wrappers=[
@@ -108,7 +157,10 @@ def test_settings_are_built_from_yaml():
             WrapperConfig("gymnasium.wrappers.FlattenObservation"),
         ],
         reward_clip=1.0,
-        atari=AtariConfig(frame_skip=3),
+    )
+    games = "env: {id: ALE/Pong-v5, atari: {frame_skip: 3, fire_reset: true}}"
+    assert from_yaml(games) == EnvConfig(
+        "ALE/Pong-v5", atari=AtariConfig(frame_skip=3, fire_reset=True)
     )
 
 

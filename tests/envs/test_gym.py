@@ -233,3 +233,18 @@ def test_a_frame_stack_has_the_newest_frame_last_and_repeats_the_first():
         newest = stack[-1, 2]
         assert stack[:, 2].tolist() == [max(newest - 2, 0), max(newest - 1, 0), newest]
         assert len(set(stack[:, 1])) == 1  # all of one episode
+
+
+def test_a_retired_environment_is_left_alone_until_the_next_reset():
+    single = [Scripted(), Scripted()]
+    envs = SingleEnvs(single)
+    envs.reset([0, 1])
+    envs.step([0, 0])
+    envs.retired = np.array([True, False])
+    step = envs.step([2, 2])
+    assert [env.received for env in single] == [[-1], [-1, 1]]
+    assert step.reward.tolist() == [0.0, 0.5]
+    assert step.observation[0].tolist() == [0.0, 0.0]
+    assert step.terminated.tolist() == [False, True]
+    envs.reset([0, 1])
+    assert not envs.retired.any()

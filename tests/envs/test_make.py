@@ -150,6 +150,15 @@ def test_an_unknown_id_is_refused(env_id, text):
         make_spec(EnvConfig(env_id))
 
 
+@pytest.mark.atari
+@pytest.mark.parametrize(
+    ("env_id", "new"), [("ale_py:Pong-v4", "Pong"), ("ale_py:Qbert-v0", "Qbert")]
+)
+def test_an_old_id_that_ale_py_registers_is_refused_with_the_new_one(env_id, new):
+    with pytest.raises(ConfigError, match=rf"env\.id is '{env_id}', .* 'ALE/{new}-v5'"):
+        make_spec(EnvConfig(env_id))
+
+
 @pytest.mark.parametrize("num_envs", [1, NATIVE_VECTOR_FROM])
 def test_wrong_arguments_of_the_environment_are_refused(num_envs):
     with pytest.raises(ConfigError, match=r"env\.kwargs \{'gravitas': 1\} cannot be made"):

@@ -70,3 +70,33 @@ def test_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "minatar", None)
     with pytest.raises(ConfigError, match=r"pip install 'lrl\[minatar\]'"):
         make_envs(EnvConfig(id=IDS["breakout"]), 1, training=False)
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_the_picture_shows_what_is_on_the_board(game: str):
+    env = MinAtar(game, render_mode="rgb_array")
+    empty = None
+    for seed in range(3):
+        observation, _ = env.reset(seed=seed)
+        for _ in range(20):
+            picture = env.render()
+            assert picture is not None
+            assert picture.shape == (10, 10, 3)
+            occupied = observation.any(axis=0)
+            if empty is None:
+                (empty,) = {tuple(pixel) for pixel in picture[~occupied].tolist()}
+            assert ((picture == empty).all(axis=2) == ~occupied).all()
+            # Where the topmost things differ, so do the colours.
+            top = len(observation) - 1 - observation[::-1].argmax(axis=0)
+            pairs = zip(picture[occupied].tolist(), top[occupied].tolist(), strict=True)
+            shown = {(tuple(colour), channel) for colour, channel in pairs}
+            assert len(shown) == len({colour for colour, _ in shown})
+            assert len(shown) == len({channel for _, channel in shown})
+            observation, *_ = env.step(2)
+
+
+def test_it_draws_only_when_asked_to_and_names_its_actions():
+    env = MinAtar("breakout", minimal_actions=True)
+    env.reset(seed=0)
+    assert env.render() is None
+    assert env.get_action_meanings() == ["NOOP", "LEFT", "RIGHT"]

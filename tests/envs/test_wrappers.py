@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from lrl.envs import ChannelsFirst, EnvConfig, WrapperConfig, make_envs, make_spec
+from lrl.envs import ChannelsFirst, EnvConfig, Luminance, WrapperConfig, make_envs, make_spec
 from lrl.types import ConfigError, EnvSpec
 
 
@@ -53,3 +53,42 @@ def test_it_works_from_the_settings():
     np.testing.assert_array_equal(wrapped.reset([5])[0], plain.reset([5])[0].T)
     first = wrapped.step([1]).observation
     np.testing.assert_array_equal(first[0], plain.step([1]).observation[0].T)
+
+
+class Flag(gymnasium.Env):
+    """Four stripes of pure colour: red, green, blue, white."""
+
+    def __init__(self):
+        self.observation_space = Box(0, 255, (2, 4, 3), np.uint8)
+        self.action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]], np.uint8)
+        return np.stack([colours, colours]), {}
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "stripes"),
+    [
+        ("lrl.envs.Luminance", [76, 150, 29, 255]),  # 76.2, 149.7, 29.1
+        ("gymnasium.wrappers.GrayscaleObservation", [54, 182, 18, 255]),  # other weights, cut off
+    ],
+)
+def test_grey_of_pure_colours_from_the_settings(wrapper, stripes):
+    gymnasium.register("Flag-v0", lambda **kwargs: Flag())
+    try:
+        config = EnvConfig("Flag-v0", wrappers=[WrapperConfig(wrapper)], frame_stack=2)
+        envs = make_envs(config, 1, training=True)
+        assert envs.spec == EnvSpec((2, 2, 4), "uint8", 2, frame_stack=2)
+        assert envs.reset([0]).tolist() == [[[stripes, stripes]] * 2]
+    finally:
+        del gymnasium.registry["Flag-v0"]
+
+
+@pytest.mark.parametrize(
+    "space", [Discrete(3), Box(0, 255, (4, 4), np.uint8), Box(0.0, 1.0, (4, 4, 3), np.float32)]
+)
+def test_observations_without_colours_are_refused(space):
+    with pytest.raises(ConfigError, match=r"env\.wrappers: Luminance needs uint8 Box .* 3 colours"):
+        Luminance(Board(space))

@@ -22,7 +22,7 @@ def parts(algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
     from lrl.replay import PrioritizedSampler
     from lrl.schedules import Linear
 
-    if algorithm == "dqn":
+    if algorithm in ("dqn", "background"):
         return {}, {}
     assert algorithm == "noisy_iqn"
     head = functools.partial(
@@ -51,7 +51,9 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
     warnings.simplefilter("ignore")
     run = make_run(
         folder,
-        ActorLearnerCallback(5, 20, 0),
+        ActorLearnerCallback(
+            5, 20, 0, evaluation="background" if algorithm == "background" else "inline"
+        ),
         AfterEachStep(note_noise),
         module=module,
         data=small_data(

@@ -49,8 +49,7 @@ def fail(fault: str) -> None:
         raise KeyboardInterrupt
     if fault == "vanish":
         os._exit(3)
-    if fault == "hang":
-        time.sleep(1000)
+    time.sleep({"hang": 1000, "slow": 0.02}.get(fault, 0))
 
 
 def actor_index() -> int:
@@ -60,13 +59,14 @@ def actor_index() -> int:
 
 
 class Faulty(gymnasium.Env):
-    """Fail in some place of some actor, at every attempt or at the first only.
+    """Fail in some place of some actor or of the evaluator, at every attempt or at the first only.
 
     Args:
         fault: What happens; see `fail`.
         where: `init`, `reset` or `step`.
         after: Steps that go well before.
         actor: Actor that fails; -1 for all of them.
+        evaluator: Fail in the evaluator instead of in actors.
         once: A file that is made by the first failure and prevents others.
     """
 
@@ -77,11 +77,12 @@ class Faulty(gymnasium.Env):
         after: int = 50,
         actor: int = -1,
         once: str | None = None,
+        evaluator: bool = False,
     ) -> None:
         self.observation_space = Box(0.0, 1.0, (2,), np.float32)
         self.action_space = Discrete(2)
         self._fault, self._where, self._after = fault, where, after
-        self._actor, self._once = actor, once
+        self._actor, self._once, self._evaluator = actor, once, evaluator
         self._steps = 0
         self._visit("init")
 
@@ -98,14 +99,19 @@ class Faulty(gymnasium.Env):
         return np.full(2, 0.5, np.float32), float(action), end, False, {}
 
     def _visit(self, where: str) -> None:
-        index = actor_index()
-        if where != self._where or index < 0 or self._actor not in (-1, index):
+        if where != self._where or not self._is_meant():
             return
         if self._once is not None:
             if Path(self._once).exists():
                 return
             Path(self._once).touch()
         fail(self._fault)
+
+    def _is_meant(self) -> bool:
+        if self._evaluator:
+            return multiprocessing.current_process().name == "lrl-evaluator"
+        index = actor_index()
+        return index >= 0 and self._actor in (-1, index)
 
 
 class Witness(gymnasium.Env):

@@ -106,3 +106,12 @@ def test_a_resumed_run_continues_on_both_ranks(algorithm, folder, ranks, tmp_pat
     sampler_batches = None if algorithm == "dqn" else 80
     assert [rank["batches"] for rank in resumed] == [[40, sampler_batches]] * 2
     assert [rank["n_step"] for rank in resumed] == [1, 1]
+
+
+def test_the_first_rank_evaluates_in_the_background_for_all(tmp_path):
+    ranks = fit("background", tmp_path)
+    evaluations = {int(r["step"]): r for r in rows(tmp_path) if r["eval/return_mean"]}
+    assert 40 in evaluations  # that of step 20 may still have run
+    assert all(float(row["eval/episodes"]) == 4 for row in evaluations.values())
+    best = max(float(row["eval/return_mean"]) for row in evaluations.values())
+    assert [rank["best"] for rank in ranks] == [best, best]

@@ -1,0 +1,176 @@
+"""Evaluation beside training: a process plays the episodes, the learner goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+
+from lrl.callbacks.checkpoints import BestCheckpoint, checkpoint_folder
+from lrl.callbacks.evaluation import PeriodicEvaluation
+from lrl.callbacks.logging import log_metrics
+from lrl.evaluator import Evaluator, EvaluatorPlan
+from lrl.learner.checks import callbacks_of
+from lrl.learner.datamodule import datamodule_of
+from lrl.networks.q_network import vector_size
+from lrl.types import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+class BackgroundEvaluation(PeriodicEvaluation):
+    """Have an evaluator play the validation episodes every so many learner steps.
+
+    Each evaluation begins with a checkpoint, `candidate.ckpt`, which becomes `best.ckpt` if its
+    score turns out the best; the score is logged at the learner step of the weights. An evaluation
+    that is due while the one before still runs is left out, with a warning; the one of the last
+    learner step never is. With several ranks the first one evaluates.
+
+    Lightning's validation loop does not run, so what monitors `eval/` metrics through it is refused
+    at setup.
+
+    Args:
+        interval_learner_steps: Learner steps between evaluations; 0 turns them off.
+        best: Keeps the best candidate.
+    """
+
+    evaluates_in_background = True
+
+    def __init__(self, interval_learner_steps: int, best: BestCheckpoint) -> None:
+        super().__init__(interval_learner_steps)
+        self.best = best
+        self.seconds = 0.0  # that the last evaluation took
+        self._evaluator: Evaluator | None = None
+        self._candidate: Path | None = None
+        self._asked_step = 0
+        self._asked_at = 0.0
+        self._is_awaiting = False
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Turn Lightning's validation off; refuse what waits for it."""
+        if stage != "fit":
+            return
+        trainer.num_sanity_val_steps = 0
+        self._limit_before = trainer.limit_val_batches
+        trainer.limit_val_batches = 0
+        self._candidate = checkpoint_folder(trainer) / "candidate.ckpt"
+        for callback in callbacks_of(trainer):
+            monitor = getattr(callback, "monitor", None) or ""
+            if callback is not self.best and monitor.startswith("eval/"):
+                raise ConfigError(
+                    f"{type(callback).__name__} monitors {monitor}, which evaluation in the "
+                    "background does not hand to Lightning: set evaluation to 'inline', or leave "
+                    "the callback out"
+                )
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the evaluator."""
+        if self.interval_learner_steps == 0 or not trainer.is_global_zero:
+            return
+        datamodule, module = datamodule_of(trainer), self._module(trainer)
+        plan = EvaluatorPlan(
+            network=module.network_recipe,
+            env=datamodule.env,
+            seeds=datamodule.val_dataloader().seeds,
+            epsilon=datamodule.evaluation.epsilon_for(datamodule.env),
+            max_frames=datamodule.evaluation.max_frames_per_episode,
+        )
+        self._evaluator = Evaluator(plan, vector_size(module.online), datamodule.actors)
+        self._evaluator.start()
+
+    def is_due(self, trainer: L.Trainer) -> bool:
+        """Return whether weights of this learner step are to be evaluated."""
+        interval, step = self.interval_learner_steps, trainer.global_step
+        return interval > 0 and step > self._asked_step and step % interval == 0
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Take a result, if one has come; have the weights evaluated, if it is time."""
+        self._take_result(trainer)
+        if not self.is_due(trainer):
+            return
+        is_busy = self._evaluator is not None and self._evaluator.is_busy
+        if not trainer.strategy.broadcast(is_busy):
+            self._begin(trainer)
+        elif trainer.global_step != trainer.max_steps:
+            _log.warning(
+                "the evaluation at learner step %d is left out: that of step %d still runs after "
+                "%.0f s; raise eval_interval_learner_steps or lower evaluation.episodes",
+                trainer.global_step, self._asked_step, time.monotonic() - self._asked_at,
+            )  # fmt: skip
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Wait for the evaluation that runs, and evaluate the last weights if they were due."""
+        self._wait(trainer)
+        trainer.strategy.barrier()
+        if self.is_due(trainer):
+            self._begin(trainer)
+            self._wait(trainer)
+        self.best.best_model_path, self.best.best_model_score = trainer.strategy.broadcast(
+            (self.best.best_model_path, self.best.best_model_score)
+        )
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Stop the evaluator; let the Trainer validate again."""
+        super().teardown(trainer, pl_module, stage)
+        self._close()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop the evaluator; what it was at is lost."""
+        self._close()
+
+    def _begin(self, trainer: L.Trainer) -> None:
+        """Save the candidate and have it evaluated; all ranks call it."""
+        assert self._candidate is not None
+        self._asked_step, self._asked_at = trainer.global_step, time.monotonic()
+        trainer.save_checkpoint(self._candidate, weights_only=False)
+        if self._evaluator is not None:
+            self._evaluator.ask(self._module(trainer).online, self._asked_step)
+            self._is_awaiting = True
+
+    def _wait(self, trainer: L.Trainer) -> None:
+        if self._is_awaiting:
+            _log.info("waiting for the evaluation of learner step %d", self._asked_step)
+        while self._is_awaiting:
+            datamodule_of(trainer).check()
+            self._take_result(trainer)
+            time.sleep(0.02)
+
+    def _take_result(self, trainer: L.Trainer) -> None:
+        if self._evaluator is None:
+            return
+        self._evaluator.check()
+        if not self._is_awaiting or self._evaluator.is_busy:
+            return
+        self._is_awaiting = False
+        self.seconds = time.monotonic() - self._asked_at
+        metrics = self._evaluator.results().metrics()
+        trainer.callback_metrics.update(
+            {name: torch.tensor(value) for name, value in metrics.items()}  # for the progress bar
+        )
+        log_metrics(trainer, metrics, self._asked_step)
+        assert self._candidate is not None
+        self.best.take(trainer, self._candidate, metrics)
+
+    def _close(self) -> None:
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None
+        if self._candidate is not None:
+            self._candidate.unlink(missing_ok=True)
+
+    @staticmethod
+    def _module(trainer: L.Trainer) -> Any:
+        return trainer.lightning_module

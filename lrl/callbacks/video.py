@@ -1,0 +1,129 @@
+"""A film of the agent in TensorBoard, every now and then."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import Any
+
+import lightning as L
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.compat.proto import summary_pb2
+
+from lrl.evaluation import VALIDATION_SEED
+from lrl.learner.datamodule import datamodule_of
+from lrl.types import ConfigError
+from lrl.video.film import Thinker, film_episode
+from lrl.video.painter import Painter
+from lrl.video.stage import make_stage
+from lrl.video.writers import GifWriter, shoot
+
+TAG = "eval/video"
+_SECONDS = 30.0
+
+_proto: Any = summary_pb2
+_log = logging.getLogger(__name__)
+
+
+class EpisodeVideo(L.Callback):
+    """Film the first evaluation episode every so many learner steps, for TensorBoard.
+
+    `eval/video` is an animated image of at most 30 seconds of play. Training waits for it; its
+    result does not depend on it. A film that fails is reported and left out.
+
+    Args:
+        interval_learner_steps: Learner steps between films; 0 turns them off.
+    """
+
+    def __init__(self, interval_learner_steps: int = 0) -> None:
+        if interval_learner_steps < 0:
+            raise ConfigError(
+                "video_interval_learner_steps must be at least 0 (0: never), got "
+                f"{interval_learner_steps}"
+            )
+        self.interval_learner_steps = interval_learner_steps
+        self._filmed_step = 0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuse films that nobody could see."""
+        if stage != "fit" or self.interval_learner_steps == 0:
+            return
+        setting = f"video_interval_learner_steps is {self.interval_learner_steps}"
+        if not _writers(trainer):
+            raise ConfigError(
+                f"{setting}, but films go to TensorBoard and the Trainer has no TensorBoardLogger: "
+                "add one, or set it to 0"
+            )
+        try:
+            make_stage(datamodule_of(trainer).env).close()
+        except ConfigError as error:
+            raise ConfigError(f"{setting}, but {error}; set it to 0") from error
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note where a resumed run goes on."""
+        self._filmed_step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Film, if it is time."""
+        interval, step = self.interval_learner_steps, trainer.global_step
+        if interval > 0 and step % interval == 0 and step != self._filmed_step:
+            self._filmed_step = step
+            self._film(trainer, pl_module)
+
+    @rank_zero_only
+    def _film(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        try:
+            image = _make_film(trainer, pl_module)
+            for writer in _writers(trainer):
+                _write(writer, image, trainer.global_step)
+        except Exception:
+            _log.exception("no film of step %d; training goes on", trainer.global_step)
+
+
+def _make_film(trainer: L.Trainer, module: Any) -> tuple[bytes, int, int]:
+    """Return an animated GIF, its height and its width."""
+    datamodule = datamodule_of(trainer)
+    env, evaluation = datamodule.env, datamodule.evaluation
+    stage = make_stage(env)
+    try:
+        painter = Painter(env.id, f"{trainer.global_step:,} learner steps", stage.action_names)
+        cap = max(1, evaluation.max_frames_per_episode // stage.envs.spec.frame_skip)
+        moments = film_episode(
+            stage,
+            Thinker(module.online, module.device),
+            VALIDATION_SEED,
+            epsilon=evaluation.epsilon_for(env),
+            max_steps=min(cap, round(_SECONDS * stage.fps)),
+            check=datamodule.check,
+        )
+        file = io.BytesIO()
+        writer = GifWriter(file, stage.fps)
+        shoot(writer, moments, painter)
+        writer.close()
+        return file.getvalue(), *writer.size
+    finally:
+        stage.close()
+
+
+def _writers(trainer: L.Trainer) -> list[Any]:
+    """Return the Trainer's TensorBoard loggers."""
+    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+
+
+def _write(logger: Any, image: tuple[bytes, int, int], learner_step: int) -> None:
+    """Add an image to a TensorBoard logger as it is encoded; torch's own way wants moviepy."""
+    encoded, height, width = image
+    summary: Any = _proto.Summary()
+    summary.value.add(tag=TAG).image.MergeFrom(
+        _proto.Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=encoded)
+    )
+    logger.experiment._get_file_writer().add_summary(summary, learner_step)
+    logger.save()

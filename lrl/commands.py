@@ -1,0 +1,108 @@
+"""Commands that act with trained agents, beside LightningCLI's: a function each, no Trainer."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from lrl.runs import resolve_checkpoint
+from lrl.types import ConfigError
+
+CONFIG_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
+"""Exit codes of all commands."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A module, imported when its command is asked for, with a function of the command's name.
+
+    The function takes `ckpt_path`, a path or a sequence of paths, and more by name. Its docstring
+    is the command's help.
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "evaluate": Command("lrl.report.evaluate", "score checkpoints, with statistics and files"),
+    "play": Command("lrl.video.play", "film the agent of a checkpoint"),
+}
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a command of `COMMANDS` and return the exit code."""
+    configure_logging()
+    try:
+        function = getattr(import_module(COMMANDS[name].module), name)
+        function(**read_arguments(name, function, arguments))
+    except (ArgumentError, ConfigError) as error:
+        return report_mistake(error)
+    except KeyboardInterrupt:
+        print("lrl: stopped by Ctrl-C", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def read_arguments(
+    name: str, function: Callable[..., object], arguments: Sequence[str]
+) -> dict[str, Any]:
+    """Return a command's arguments by name, with `best` and `last` turned into paths.
+
+    Raises:
+        ConfigError: There is no such checkpoint, or a module cannot be imported.
+        ArgumentError: An argument is wrong.
+    """
+    is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
+    description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
+    parser = ArgumentParser(prog=f"lrl {name}", description=description, exit_on_error=False)
+    parser.add_argument(
+        "--ckpt_path",
+        nargs="+" if is_many else None,
+        metavar="PATH",
+        required=True,
+        help="Checkpoint of lrl's, or best or last of the newest run of that name"
+        + (" (any number of them)." if is_many else "."),
+    )
+    parser.add_argument("--name", type=str, default="dqn", help="Run that best and last are of.")
+    parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
+    parser.add_argument(
+        "--modules",
+        nargs="+",
+        default=[],
+        metavar="MODULE",
+        help="Modules to import first: those of your own parts, which a checkpoint only names.",
+    )
+    parser.add_function_arguments(function, skip={"ckpt_path"}, as_group=False)
+    settings = parser.parse_args(list(arguments)).as_dict()
+    given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
+    modules = settings.pop("modules")
+    try:
+        for module in modules:
+            import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"--modules {' '.join(modules)}: {error}") from error
+    paths = [
+        resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
+    ]
+    return {"ckpt_path": paths if is_many else paths[0], **settings}
+
+
+def configure_logging() -> None:
+    """Show warnings, and what lrl itself has to say."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("lrl").setLevel(logging.INFO)
+
+
+def report_mistake(error: Exception) -> int:
+    """Say in one line what is wrong with the settings; return the exit code."""
+    print(f"lrl: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return CONFIG_ERROR

@@ -1,0 +1,135 @@
+"""The protocol stamp: what a score belongs to, in every checkpoint, summary and score file."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+
+from lrl.envs import AtariConfig, EnvConfig, WrapperConfig
+from lrl.envs.protocols import protocol_name
+from lrl.evaluation import EvaluationConfig
+from lrl.types import ConfigError
+
+STAMP_KEY = "lrl"
+"""Where a checkpoint holds its stamp."""
+
+_FORMAT = 1
+_PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
+_TRAINING_ONLY = ("reward_clip", "atari.terminal_on_life_loss")
+
+
+def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) -> dict[str, Any]:
+    """Return the stamp as plain data, which checkpoints and JSON can hold.
+
+    Args:
+        env: What was trained in.
+        evaluation: How it is evaluated.
+        training: Seed and counters: `seed`, `learner_steps`, `env_steps`, `frames`.
+    """
+    gaps: list[str] = []
+    return {
+        "format": _FORMAT,
+        "protocol": protocol_name(env),
+        "environment": _plain(asdict(env), "env", gaps),
+        "gaps": gaps,  # settings of a script that are no plain data, of which only the text is kept
+        "evaluation": {
+            "epsilon": evaluation.epsilon_for(env),
+            "max_frames_per_episode": evaluation.max_frames_per_episode,
+        },
+        "training": training,
+        **machine(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return the versions and the hardware that this process computes with."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _PACKAGES},
+        },
+        "hardware": {
+            "machine": platform.machine(),
+            "cores": os.cpu_count() or 1,
+            "gpus": gpus,
+            "torch_threads": torch.get_num_threads(),
+        },
+    }
+
+
+def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
+    """Return the environment's settings that a stamp holds.
+
+    Raises:
+        ConfigError: They are of another version of lrl, or a stamp cannot hold them.
+    """
+    other_version = f"the protocol stamp is of lrl {stamp['versions']['lrl']}: use that version"
+    if stamp["format"] != _FORMAT:
+        raise ConfigError(f"{other_version}; its format is {stamp['format']}, not {_FORMAT}")
+    if stamp["gaps"]:
+        raise ConfigError(
+            f"the environment cannot be rebuilt: {', '.join(stamp['gaps'])} held objects in "
+            "training, and checkpoints hold plain data only; pass names or numbers instead"
+        )
+    settings = dict(stamp["environment"])
+    unknown = settings.keys() - {field.name for field in fields(EnvConfig)}
+    unknown |= settings["atari"].keys() - {field.name for field in fields(AtariConfig)}
+    if unknown:
+        raise ConfigError(f"{other_version}; settings {sorted(unknown)} are not known here")
+    settings["atari"] = AtariConfig(**settings["atari"])
+    settings["wrappers"] = [WrapperConfig(**wrapper) for wrapper in settings["wrappers"]]
+    return EnvConfig(**settings)
+
+
+def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return in what two scores were not measured alike, by setting; empty if they compare.
+
+    The game may differ, and so may what acts in training only (clipped rewards, lost lives),
+    counters, versions and hardware.
+    """
+    one, two = _measured(stamp), _measured(other)
+    names = sorted(one.keys() | two.keys())
+    return {
+        name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)
+    }
+
+
+def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
+    environment = dict(stamp["environment"])
+    is_atari = EnvConfig(id=environment.pop("id")).is_atari
+    atari = environment.pop("atari")
+    flat = {
+        **{f"env.{name}": value for name, value in environment.items()},
+        **{f"env.atari.{name}": value for name, value in atari.items() if is_atari},
+        **{f"evaluation.{name}": value for name, value in stamp["evaluation"].items()},
+    }
+    return {name: v for name, v in flat.items() if name.removeprefix("env.") not in _TRAINING_ONLY}
+
+
+def _plain(value: Any, name: str, gaps: list[str]) -> Any:
+    """Return plain data as it is, and of anything else its text, with its name in `gaps`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, f"{name}.{key}", gaps) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{name}[{index}]", gaps) for index, item in enumerate(value)]
+    if type(value) not in (bool, int, float, str, type(None)):
+        gaps.append(name)
+        value = repr(value)
+    return value
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,1 @@
+"""Scores of trained agents: evaluation of checkpoints, statistics, score files."""

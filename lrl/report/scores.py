@@ -1,0 +1,208 @@
+"""Scores of evaluated checkpoints, and the two files that hold them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lrl.envs import EnvConfig
+from lrl.evaluation import Episodes
+from lrl.learner.stamp import differences, machine
+from lrl.report.human_scores import human_normalised
+from lrl.report.statistics import Summary, summarise
+from lrl.types import ConfigError
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one checkpoint scored.
+
+    Attributes:
+        checkpoint: Its path.
+        stamp: Its protocol stamp, with the epsilon and the cap on frames of this evaluation.
+        episodes: Results, in the order of the seeds.
+        first_seed: Seed of the first episode; the others count up.
+        seconds: Wall time of the episodes.
+    """
+
+    checkpoint: str
+    stamp: Mapping[str, Any]
+    episodes: Episodes
+    first_seed: int
+    seconds: float
+
+    @property
+    def environment(self) -> str:
+        """Id of the environment."""
+        return self.stamp["environment"]["id"]
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return of the episodes: the checkpoint's one figure in the aggregate."""
+        return float(self.episodes.returns.mean())
+
+    @property
+    def human_normalised(self) -> float | None:
+        """Mean return between random play (0) and a human (1), where both are known."""
+        if not EnvConfig(self.environment).is_atari:
+            return None
+        from lrl.envs.atari import game_of  # 0.4 s, and not every agent needs it
+
+        return human_normalised(game_of(self.environment), self.return_mean)
+
+    def summary(self) -> Summary:
+        """Return the statistics of the episodes' returns."""
+        return summarise([self.episodes.returns])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the single episodes, as plain data."""
+        count = len(self.episodes.returns)
+        return {
+            "checkpoint": self.checkpoint,
+            "statistics": {
+                **asdict(self.summary()),
+                "human_normalised": self.human_normalised,
+                "length_mean": float(self.episodes.lengths.mean()),
+                "timeouts": int(self.episodes.timed_out.sum()),
+            },
+            "episodes": count,
+            "first_seed": self.first_seed,
+            "last_seed": self.first_seed + count - 1,
+            "seconds": self.seconds,
+            "stamp": self.stamp,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for every episode."""
+        training = self.stamp["training"]
+        common = {
+            "checkpoint": self.checkpoint,
+            "environment": self.environment,
+            "protocol": self.stamp["protocol"],
+            **self.stamp["evaluation"],
+            "training_seed": training["seed"],
+            "learner_steps": training["learner_steps"],
+            "frames": training["frames"],
+        }
+        results = zip(
+            self.episodes.returns, self.episodes.lengths, self.episodes.timed_out, strict=True
+        )
+        return [
+            {
+                **common,
+                "seed": self.first_seed + index,
+                "return": float(value),
+                "length": int(length),
+                "timed_out": int(timed_out),
+            }
+            for index, (value, length, timed_out) in enumerate(results)
+        ]
+
+
+def aggregate(scores: Sequence[Score]) -> dict[str, Summary]:
+    """Return the statistics over checkpoints, each of which counts as one run with its mean.
+
+    There is one entry per environment, and `human-normalised` over all where every score is known:
+    raw returns of different games do not add up. The runs of a game are a group of the bootstrap,
+    as in Agarwal et al. 2021.
+    """
+    by_environment: dict[str, list[Score]] = {}
+    for score in scores:
+        by_environment.setdefault(score.environment, []).append(score)
+    result = {
+        environment: summarise([[score.return_mean for score in runs]])
+        for environment, runs in by_environment.items()
+    }
+    normalised = [[score.human_normalised for score in runs] for runs in by_environment.values()]
+    known = [[value for value in runs if value is not None] for runs in normalised]
+    if known == normalised:
+        result["human-normalised"] = summarise(known)
+    return result
+
+
+def disagreements(
+    stamps: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Return which checkpoints were measured unlike the first one, and in what.
+
+    Args:
+        stamps: Protocol stamps by checkpoint.
+    """
+    first = next(iter(stamps.values()))
+    found = {checkpoint: differences(first, stamp) for checkpoint, stamp in stamps.items()}
+    return {checkpoint: settings for checkpoint, settings in found.items() if settings}
+
+
+def score_files(out: str, overwrite: bool) -> tuple[Path, Path]:
+    """Return the CSV and the JSON file that `out` stands for, once they can be written.
+
+    Raises:
+        ConfigError: One exists, or their folder cannot be made.
+    """
+    stem = out.removesuffix(".csv").removesuffix(".json")
+    paths = Path(f"{stem}.csv"), Path(f"{stem}.json")
+    existing = [str(path) for path in paths if path.exists()]
+    if existing and not overwrite:
+        raise ConfigError(
+            f"out is {out!r}, but {' and '.join(existing)} already there: give another name, or "
+            "--overwrite true"
+        )
+    if not Path(stem).name or Path(stem).is_dir():
+        raise ConfigError(f"out is {out!r}, a folder: name the files in it, as in {stem}/scores")
+    try:
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out is {out!r}, whose folder cannot be made: {error}") from error
+    return paths
+
+
+def write_scores(files: tuple[Path, Path], scores: Sequence[Score], device: str) -> None:
+    """Write a CSV file of episodes and a JSON file of statistics and stamps.
+
+    Args:
+        files: Where, from `score_files`.
+        scores: What; at least one.
+        device: Where the networks acted.
+
+    Raises:
+        ConfigError: A file cannot be written; what was there before still is.
+    """
+    rows = [row for score in scores for row in score.rows()]
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    report = {
+        "format": _FORMAT,
+        "scores": [score.as_dict() for score in scores],
+        "aggregate": {name: asdict(summary) for name, summary in aggregate(scores).items()},
+        "disagreements": disagreements({score.checkpoint: score.stamp for score in scores}),
+        "evaluated_with": {"device": device, **machine()},
+    }
+    text = json.dumps(report, indent=2, allow_nan=False)
+    try:
+        _write_atomically(files[0], table.getvalue())
+        _write_atomically(files[1], text + "\n")
+    except OSError as error:
+        raise ConfigError(f"out: the scores cannot be written: {error}") from error
+
+
+def _write_atomically(path: Path, content: str) -> None:
+    """Replace a file by a complete one: on a full disk the old one stays."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

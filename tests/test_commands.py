@@ -1,0 +1,141 @@
+"""Commands beside LightningCLI's: their arguments, exit codes, and how they are found."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.checkpoints import trained
+from helpers.command_line import Project, quiet_commands
+
+from lrl.commands import COMMANDS, read_arguments
+from lrl.report import evaluate as evaluating
+
+pytestmark = quiet_commands
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(project):
+    """The last checkpoint of the run named `run`, from the project's folder."""
+    return trained(project.folder / "runs").relative_to(project.folder)
+
+
+@pytest.fixture
+def command(project, monkeypatch, capsys):
+    return functools.partial(project.call, monkeypatch, capsys)
+
+
+def test_evaluate_takes_paths_and_names(command, checkpoint, project):
+    other = str(checkpoint).replace("last", "other")
+    (project.folder / other).write_bytes((project.folder / checkpoint).read_bytes())
+    code, out, err = command(
+        *("evaluate", "--ckpt_path", "last", other, "--name", "run"),
+        *("--episodes", "4", "--out", "scores/run"),
+    )
+    assert (code, err) == (0, "")
+    assert [line.split()[-1] for line in out.splitlines()[1:3]] == [str(checkpoint), other]
+    written = json.loads((project.folder / "scores/run.json").read_text())
+    assert [score["episodes"] for score in written["scores"]] == [4, 4]
+    assert written["scores"][0]["stamp"]["environment"]["id"] == "lrl/Identity-v0"
+
+
+MISTAKES = {
+    "no checkpoint": ([], "ckpt_path"),
+    "no such file": (["--ckpt_path", "nowhere.ckpt"], "--ckpt_path nowhere.ckpt: there is no such"),
+    "no such run": (
+        ["--ckpt_path", "best", "--name", "x"],
+        "no run in runs/x has checkpoints/best",
+    ),
+    "wrong file": (["--ckpt_path", "base.yaml"], "checkpoint base.yaml cannot be read"),
+    "unknown key": (["--ckpt_path", "CHECKPOINT", "--episods", "5"], "--episods"),
+    "wrong type": (["--ckpt_path", "CHECKPOINT", "--episodes", "many"], "episodes"),
+    "wrong value": (
+        ["--ckpt_path", "CHECKPOINT", "--episodes", "0"],
+        "episodes must be at least 1",
+    ),
+    "no such module": (
+        ["--ckpt_path", "CHECKPOINT", "--modules", "nowhere"],
+        "--modules nowhere: No module named 'nowhere'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_costs_one_line(command, checkpoint, name):
+    arguments, message = MISTAKES[name]
+    code, out, err = command(
+        "evaluate", *(str(checkpoint) if word == "CHECKPOINT" else word for word in arguments)
+    )
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("lrl: error: ")
+    assert message in line
+
+
+def test_ctrl_c_is_130_and_a_sentence(command, checkpoint, monkeypatch, project):
+    def stop(*arguments: Any, **settings: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluating, "run_episodes", stop)
+    code, _, err = command("evaluate", "--ckpt_path", str(checkpoint), "--out", "interrupted")
+    assert (code, err) == (130, "lrl: stopped by Ctrl-C\n")
+    assert not list(project.folder.glob("interrupted*"))
+
+
+def test_own_parts_are_imported_when_their_module_is_named(command, checkpoint, monkeypatch):
+    monkeypatch.delitem(sys.modules, "helpers.odd_networks", raising=False)
+    modules = ("--modules", "helpers.odd_networks", "helpers.odd_envs")
+    code, _, err = command("evaluate", "--ckpt_path", str(checkpoint), "--episodes", "1", *modules)
+    assert code == 0, err
+    assert "helpers.odd_networks" in sys.modules
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_function_that_explains_all_it_takes(name, command):
+    function = getattr(import_module(COMMANDS[name].module), name)
+    code, out, _ = command(name, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: lrl {name} ")
+    text = " ".join(out.split())
+    assert " ".join(inspect.cleandoc(function.__doc__).splitlines()[0].split()) in text
+    for parameter in inspect.signature(function).parameters:
+        line = next(line for line in out.splitlines() if line.startswith(f"  --{parameter} "))
+        assert parameter in line
+    documented = function.__doc__.partition("Args:")[2]
+    assert all(
+        f"{parameter}:" in documented for parameter in inspect.signature(function).parameters
+    )
+
+
+def test_one_checkpoint_or_many_is_what_the_function_says(tmp_path: Path):
+    path = tmp_path / "a.ckpt"
+    path.touch()
+
+    def one(ckpt_path: str, loud: bool = False) -> None: ...
+
+    def many(ckpt_path: list[str]) -> None: ...
+
+    arguments = ["--ckpt_path", str(path)]
+    assert read_arguments("one", one, [*arguments, "--loud", "true"]) == {
+        "ckpt_path": str(path), "loud": True,
+    }  # fmt: skip
+    assert read_arguments("many", many, arguments) == {"ckpt_path": [str(path)]}
+
+
+def test_help_lists_these_commands_too(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    text = " ".join(out.split())
+    for name, entry in COMMANDS.items():
+        assert f"{name} ({entry.summary})" in text

@@ -1,0 +1,153 @@
+"""The moments of an episode, and that they are those of evaluation."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from helpers.filmed_envs import DIARY
+
+from lrl.actors.policy import NetworkPolicy
+from lrl.envs import AtariConfig, EnvConfig, make_spec
+from lrl.evaluation import run_episodes
+from lrl.networks import (
+    CategoricalHead,
+    Head,
+    ImplicitQuantileHead,
+    MLPEncoder,
+    NatureEncoder,
+    NetworkRecipe,
+    NoisyLinear,
+    QNetwork,
+    QuantileHead,
+    ScalarHead,
+)
+from lrl.recipe import Recipe
+from lrl.video.film import CUT_OFF, Moment, Thinker, film_episode
+from lrl.video.stage import make_stage
+
+HEADS = {
+    "scalar": ScalarHead,
+    "categorical": CategoricalHead,
+    "quantile": QuantileHead,
+    "implicit quantile": ImplicitQuantileHead,
+}
+
+
+def network_for(env: EnvConfig, head: type[Head] = ScalarHead, **settings) -> QNetwork:
+    torch.manual_seed(0)
+    spec = make_spec(env)
+    encoder = NatureEncoder if len(spec.observation_shape) == 3 else MLPEncoder
+    build = functools.partial(head, **settings)
+    return NetworkRecipe(
+        spec, Recipe.of(encoder, "encoder", encoder), Recipe.of(build, "head", Head)
+    ).build()
+
+
+def film(env: EnvConfig, network: QNetwork, seed: int, **settings) -> list[Moment]:
+    stage = make_stage(env)
+    try:
+        defaults = {"epsilon": 0.0, "max_steps": 1000}
+        return list(film_episode(stage, Thinker(network), seed, **{**defaults, **settings}))
+    finally:
+        stage.close()
+
+
+def test_pictures_agree_with_times_and_scores():
+    env = EnvConfig(DIARY)
+    moments = film(env, network_for(env), 3, epsilon=0.5)
+    assert [moment.step for moment in moments] == list(range(13))
+    for moment in moments:
+        assert moment.picture[0, 0].tolist() == [moment.step, 100 + moment.total, 0]
+        assert moment.seed == 3
+    totals = [moment.total for moment in moments]
+    assert [moment.reward for moment in moments] == [0.0, *np.diff(totals)]
+    assert len(set(totals)) > 3
+    assert [moment.ending for moment in moments] == [*[""] * 12, "terminated"]
+    assert moments[-1].action == moments[-2].action
+
+
+ENVS = [
+    EnvConfig(DIARY),
+    EnvConfig("CartPole-v1"),
+    pytest.param(
+        EnvConfig("ALE/Pong-v5", atari=AtariConfig(repeat_action_probability=0.25)),
+        marks=[pytest.mark.atari, pytest.mark.slow],
+    ),
+]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.4])
+@pytest.mark.parametrize("env", ENVS, ids=lambda env: env.id)
+def test_an_episode_is_that_of_evaluation(env: EnvConfig, epsilon: float):
+    network = network_for(env)
+    policy = NetworkPolicy(network, noise=False)
+    for seed in (0, 1, 2**20):
+        episodes = run_episodes(
+            env, lambda observation: policy(observation)[0], [seed], epsilon=epsilon, max_frames=400
+        )
+        end = film(env, network, seed, epsilon=epsilon, max_steps=400 // max(1, skip(env)))[-1]
+        assert (end.total, end.step) == (episodes.returns[0], episodes.lengths[0])
+        assert (end.ending == CUT_OFF) == episodes.timed_out[0]
+
+
+def skip(env: EnvConfig) -> int:
+    return env.atari.frame_skip if env.is_atari else 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "max_steps", "ending"),
+    [({}, 12, "terminated"), ({}, 5, CUT_OFF), ({"max_episode_steps": 5}, 12, "truncated")],
+)
+def test_why_an_episode_ends(settings, max_steps: int, ending: str):
+    env = EnvConfig(DIARY, **settings)
+    moments = film(env, network_for(env), 0, max_steps=max_steps)
+    assert moments[-1].ending == ending
+    assert moments[-1].step == len(moments) - 1 == (12 if ending == "terminated" else 5)
+
+
+def test_random_actions_are_marked_unless_they_are_the_best_one():
+    env = EnvConfig(DIARY, {"length": 300})
+    moments = film(env, network_for(env), 0, epsilon=0.5)[:-1]
+    for moment in moments:
+        assert moment.at_random == (moment.action != moment.thought.q.argmax())
+    assert 0.2 < np.mean([moment.at_random for moment in moments]) < 0.47  # 1/3, on average
+    assert not any(moment.at_random for moment in film(env, network_for(env), 0))
+
+
+def test_check_is_called_before_every_step():
+    env, calls = EnvConfig(DIARY), []
+    film(env, network_for(env), 0, check=lambda: calls.append(1))
+    assert len(calls) == 12
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+def test_thoughts_are_those_that_actions_are_chosen_by(head: type[Head]):
+    env = EnvConfig(DIARY)
+    network = network_for(env, head, noisy=True)
+    network.sample_noise()
+    observation = np.array([[3.0, -2.0]], np.float32)
+    thought = Thinker(network)(observation)
+    assert network.training  # a copy thinks
+    assert np.array_equal(thought.q, NetworkPolicy(network, noise=False)(observation)[0][0])
+    if head is ScalarHead:
+        assert thought.returns is thought.probabilities is None
+        return
+    assert thought.returns is not None
+    assert thought.probabilities is not None
+    means = (thought.returns * thought.probabilities).sum(axis=-1)
+    np.testing.assert_allclose(means, thought.q, rtol=1e-4, atol=1e-5)
+
+
+def test_a_thinker_neither_draws_noise_nor_follows_the_network(monkeypatch):
+    env = EnvConfig(DIARY)
+    network = network_for(env, noisy=True)
+    thinker, observation = Thinker(network), np.ones((1, 2), np.float32)
+    before, state = thinker(observation).q, torch.get_rng_state()
+    monkeypatch.setattr(NoisyLinear, "sample_noise", lambda *args: pytest.fail("noise"))
+    for parameter in network.parameters():
+        parameter.data.fill_(1.0)
+    assert np.array_equal(thinker(observation).q, before)
+    assert torch.equal(torch.get_rng_state(), state)

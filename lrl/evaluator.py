@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -33,6 +33,7 @@ from lrl.transport.shared import SharedBlock
 
 _IDLE_SECONDS = 0.05
 _NICENESS = 10  # on too few cores it is the evaluation that waits
+_PATIENCE = 10.0  # times an actor's time-out: 32 games take 6 s of a core to reset
 _STATE = np.dtype(
     [
         ("stop", "i8"),  # 1 asks the evaluator to finish; written by the learner, as is `asked`
@@ -159,14 +160,16 @@ class Evaluator(Supervisor[EvaluatorHandle]):
     Args:
         plan: What it plays.
         num_parameters: `vector_size` of the network.
-        limits: When it is restarted, and when the run ends.
+        actors: How failures are met: as those of actors, but ten times the time-out, and the run
+            also ends when `max_restarts` have not got it through the episodes of one learner step.
     """
 
     error = EvaluatorError
 
-    def __init__(self, plan: EvaluatorPlan, num_parameters: int, limits: ActorConfig) -> None:
-        super().__init__(limits, 1)
+    def __init__(self, plan: EvaluatorPlan, num_parameters: int, actors: ActorConfig) -> None:
+        super().__init__(replace(actors, timeout_seconds=_PATIENCE * actors.timeout_seconds), 1)
         self.plan = plan
+        self._failed_step, self._failures = -1, 0
         self._board = Board(len(plan.seeds))
         self._store = WeightStore(num_parameters)
         self._context = multiprocessing.get_context("spawn")
@@ -216,4 +219,11 @@ class Evaluator(Supervisor[EvaluatorHandle]):
         self._board.state["stop"] = 1
 
     def _hopeless(self, handle: EvaluatorHandle) -> str | None:
-        return "an error in it" if handle.process.exitcode == 1 else None
+        if handle.process.exitcode == 1:
+            return "an error in it"
+        asked = int(self._board.state["asked"][0])
+        self._failures = self._failures + 1 if asked == self._failed_step else 1
+        self._failed_step = asked
+        if self._failures > self._limits.max_restarts:
+            return f"failed {self._failures} times at the episodes of learner step {asked}"
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,10 @@ ENVIRONMENTS = {
     "arguments": EnvConfig("lrl/Identity-v0", kwargs={"length": 5}, action_masks=True),
     "wrappers": EnvConfig(
         "lrl/Catch-v0",
-        wrappers=[WrapperConfig("lrl.envs.ChannelsFirst"), WrapperConfig("a.B", {"c": [1, 2.5]})],
+        wrappers=[
+            WrapperConfig("lrl.envs.ChannelsFirst"),
+            WrapperConfig("gymnasium.wrappers.ClipReward", {"min_reward": -2.5}),
+        ],
         frame_stack=2,
     ),
     "Atari": EnvConfig("ALE/MsPacman-v5", atari=AtariConfig(frame_skip=5, noop_max=0)),
@@ -45,12 +49,14 @@ def test_a_stamp_says_all_that_belongs_to_a_score():
     stamp = stamp_of(PONG, max_frames_per_episode=18_000)
     assert stamp["environment"]["id"] == "ALE/Pong-v5"
     assert stamp["environment"]["atari"]["frame_skip"] == 4
-    assert stamp["evaluation"] == {"epsilon": 0.001, "max_frames_per_episode": 18_000}
+    assert stamp["evaluation"] == {
+        "epsilon": 0.001, "max_frames_per_episode": 18_000, "episodes": 10, "first_seed": 0,
+    }  # fmt: skip
     assert stamp["training"] == {"seed": 3, "learner_steps": 7}
     assert stamp["versions"]["lrl"] == lrl.__version__
     assert {"python", "torch", "ale-py", "gymnasium"} <= stamp["versions"].keys()
     assert stamp["hardware"]["cores"] == os.cpu_count()
-    assert isinstance(stamp["protocol"], str)
+    assert stamp["protocol"] == "custom"  # no named protocol goes on after a lost life
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -68,11 +74,36 @@ def test_numbers_of_numpy_become_plain_ones():
 
 def test_objects_in_the_settings_are_named_when_the_environment_is_wanted():
     wrapper = WrapperConfig("gymnasium.wrappers.TransformReward", {"func": [1, abs]})
-    stamp = stamp_of(EnvConfig("lrl/Identity-v0", {"length": object()}, [wrapper]))
+    kwargs = {"length": object(), "names": {0: "left"}}
+    stamp = stamp_of(EnvConfig("lrl/Identity-v0", kwargs, [wrapper]))
     json.dumps(stamp)
-    held = r"env\.kwargs\.length, env\.wrappers\[0\]\.kwargs\.func\[1\] held objects"
+    held = r"env\.kwargs\.length, env\.kwargs\.names, env\.wrappers\[0\]\.kwargs\.func\[1\] held"
     with pytest.raises(ConfigError, match=held):
         env_of(stamp)
+
+
+@pytest.mark.parametrize(
+    ("env", "module"),
+    [
+        (EnvConfig("nowhere:Maze-v0"), "nowhere"),
+        (EnvConfig("lrl/Catch-v0", wrappers=[WrapperConfig("nowhere.Mirror")]), "nowhere.Mirror"),
+    ],
+    ids=["environment", "wrapper"],
+)
+def test_a_checkpoint_imports_no_module_that_is_not(env: EnvConfig, module: str, monkeypatch):
+    with pytest.raises(ConfigError, match=f"environment needs {module}: import its module before"):
+        env_of(stamp_of(env))
+    monkeypatch.setitem(sys.modules, "nowhere", sys)
+    assert env_of(stamp_of(env)) == env
+
+
+def test_an_equal_limit_of_frames_makes_no_difference_wherever_it_is_set():
+    short = EnvConfig("ALE/Pong-v5", atari=AtariConfig(max_frames_per_episode=18_000))
+    cut = stamp_of(EnvConfig("ALE/Pong-v5"), max_frames_per_episode=18_000)
+    assert differences(stamp_of(short), cut) == {}
+    assert differences(stamp_of(short), stamp_of(PONG)) == {
+        "evaluation.max_frames_per_episode": (18_000, 108_000)
+    }
 
 
 SAME = {
@@ -155,10 +186,10 @@ def test_an_agent_is_what_was_trained(tmp_path: Path):
     )
     assert agent.env == data.env
     assert agent.stamp["training"]["seed"] == 4
-    for name, steps in (("best", run.callback.best.best_model_path), ("last", "")):
+    for name in ("best", "last"):
         stamp = load_agent(run.checkpoint(name)).stamp
         content = torch.load(run.checkpoint(name), weights_only=True)
-        assert stamp["training"]["learner_steps"] == content["global_step"] > 0, steps
+        assert stamp["training"]["learner_steps"] == content["global_step"] > 0
         assert stamp["training"]["frames"] == stamp["training"]["env_steps"] > 0
 
 

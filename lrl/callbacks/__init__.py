@@ -1,6 +1,7 @@
 """What flows back: weights, priorities, evaluation, checkpoints, metrics."""
 
 from lrl.callbacks.actor_learner import ActorLearnerCallback
+from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.callbacks.progress import RLProgressBar
@@ -11,6 +12,7 @@ from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
 
 __all__ = [
     "ActorLearnerCallback",
+    "BackgroundEvaluation",
     "BestCheckpoint",
     "EpisodeVideo",
     "LastCheckpoint",

@@ -59,7 +59,7 @@ class ActorLearnerCallback(Checkpoint):
         self.best = BestCheckpoint(monitor)
         if evaluation == "background":
             self.evaluation = BackgroundEvaluation(eval_interval_learner_steps, self.best)
-            self.last = LastCheckpoint(save_interval_learner_steps)
+            self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_last)
         else:
             self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
             self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_due)

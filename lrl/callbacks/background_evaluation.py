@@ -34,7 +34,7 @@ class BackgroundEvaluation(PeriodicEvaluation):
     at setup.
 
     Args:
-        interval_learner_steps: Learner steps between evaluations; 0 turns them off.
+        interval_learner_steps: Learner steps between evaluations, at least 1.
         best: Keeps the best candidate.
     """
 
@@ -42,6 +42,11 @@ class BackgroundEvaluation(PeriodicEvaluation):
 
     def __init__(self, interval_learner_steps: int, best: BestCheckpoint) -> None:
         super().__init__(interval_learner_steps)
+        if interval_learner_steps == 0:
+            raise ConfigError(
+                "evaluation is 'background', but eval_interval_learner_steps is 0 (never): set the "
+                "interval, or evaluation to 'inline'"
+            )
         self.best = best
         self.seconds = 0.0  # that the last evaluation took
         self._evaluator: Evaluator | None = None
@@ -68,9 +73,14 @@ class BackgroundEvaluation(PeriodicEvaluation):
                 )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the evaluator."""
-        if self.interval_learner_steps == 0 or not trainer.is_global_zero:
-            return
+        """Start the evaluator, with what a resumed run may have left out."""
+        self._asked_step, self._is_awaiting = 0, False
+        if trainer.is_global_zero:
+            self._start(trainer)
+        if self.is_due(trainer):
+            self._begin(trainer)
+
+    def _start(self, trainer: L.Trainer) -> None:
         datamodule, module = datamodule_of(trainer), self._module(trainer)
         plan = EvaluatorPlan(
             network=module.network_recipe,
@@ -85,7 +95,11 @@ class BackgroundEvaluation(PeriodicEvaluation):
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return whether weights of this learner step are to be evaluated."""
         interval, step = self.interval_learner_steps, trainer.global_step
-        return interval > 0 and step > self._asked_step and step % interval == 0
+        return step > self._asked_step and step % interval == 0
+
+    def is_last(self, trainer: L.Trainer) -> bool:
+        """Return whether `on_train_end` follows, which waits for the score."""
+        return trainer.global_step == trainer.max_steps
 
     def on_train_batch_end(
         self,
@@ -99,10 +113,9 @@ class BackgroundEvaluation(PeriodicEvaluation):
         self._take_result(trainer)
         if not self.is_due(trainer):
             return
-        is_busy = self._evaluator is not None and self._evaluator.is_busy
-        if not trainer.strategy.broadcast(is_busy):
+        if not trainer.strategy.broadcast(self._is_awaiting):
             self._begin(trainer)
-        elif trainer.global_step != trainer.max_steps:
+        elif not self.is_last(trainer):
             _log.warning(
                 "the evaluation at learner step %d is left out: that of step %d still runs after "
                 "%.0f s; raise eval_interval_learner_steps or lower evaluation.episodes",
@@ -112,7 +125,6 @@ class BackgroundEvaluation(PeriodicEvaluation):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Wait for the evaluation that runs, and evaluate the last weights if they were due."""
         self._wait(trainer)
-        trainer.strategy.barrier()
         if self.is_due(trainer):
             self._begin(trainer)
             self._wait(trainer)
@@ -122,14 +134,13 @@ class BackgroundEvaluation(PeriodicEvaluation):
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Stop the evaluator; let the Trainer validate again."""
-        super().teardown(trainer, pl_module, stage)
-        self._close()
+        self._close(trainer)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Stop the evaluator; what it was at is lost."""
-        self._close()
+        """Stop the evaluator; what it was at is lost, unless a resumed run begins at its step."""
+        self._close(trainer)
 
     def _begin(self, trainer: L.Trainer) -> None:
         """Save the candidate and have it evaluated; all ranks call it."""
@@ -141,9 +152,10 @@ class BackgroundEvaluation(PeriodicEvaluation):
             self._is_awaiting = True
 
     def _wait(self, trainer: L.Trainer) -> None:
+        """Wait for the evaluation that runs; all ranks call it, and none waits in silence."""
         if self._is_awaiting:
             _log.info("waiting for the evaluation of learner step %d", self._asked_step)
-        while self._is_awaiting:
+        while trainer.strategy.broadcast(self._is_awaiting):
             datamodule_of(trainer).check()
             self._take_result(trainer)
             time.sleep(0.02)
@@ -164,7 +176,8 @@ class BackgroundEvaluation(PeriodicEvaluation):
         assert self._candidate is not None
         self.best.take(trainer, self._candidate, metrics)
 
-    def _close(self) -> None:
+    def _close(self, trainer: L.Trainer) -> None:
+        super().teardown(trainer, trainer.lightning_module, "fit")
         if self._evaluator is not None:
             self._evaluator.close()
             self._evaluator = None

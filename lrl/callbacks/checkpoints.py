@@ -70,12 +70,20 @@ class BestCheckpoint(Checkpoint):
         score = self._score(metrics)
         if score > self.best_model_score:
             path = self._rise_to(score)
-            content = torch.load(candidate, map_location="cpu", weights_only=True)
-            for state in content["callbacks"].values():  # from before the score was known
-                if "best_model_score" in state:
-                    state.update(self.state_dict())
-            trainer.strategy.checkpoint_io.save_checkpoint(content, candidate)
+            try:
+                self._update_score(trainer, candidate)
+            except Exception as error:  # what other callbacks put there may not load safely
+                _log.warning("%s keeps the best score of before: %s", path, error)
             candidate.replace(path)
+
+    def _update_score(self, trainer: L.Trainer, candidate: Path) -> None:
+        """Write the score into a checkpoint from before it was known, for runs that go on there."""
+        content = torch.load(candidate, map_location="cpu", weights_only=True)
+        own = self.state_dict()
+        for state in content["callbacks"].values():
+            if state.keys() == own.keys():
+                state.update(own)
+        trainer.strategy.checkpoint_io.save_checkpoint(content, candidate)
 
     def _score(self, metrics: Mapping[str, float | Tensor]) -> float:
         if self.monitor not in metrics:

@@ -9,20 +9,14 @@ from typing import Any
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
-from tensorboard.compat.proto import summary_pb2
 
 from lrl.evaluation import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
 from lrl.types import ConfigError
-from lrl.video.film import Thinker, film_episode
-from lrl.video.painter import Painter
-from lrl.video.stage import make_stage
-from lrl.video.writers import GifWriter, shoot
 
 TAG = "eval/video"
 _SECONDS = 30.0
 
-_proto: Any = summary_pb2
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +49,8 @@ class EpisodeVideo(L.Callback):
                 f"{setting}, but films go to TensorBoard and the Trainer has no TensorBoardLogger: "
                 "add one, or set it to 0"
             )
+        from lrl.video.stage import make_stage  # imports of films: only where there are films
+
         try:
             make_stage(datamodule_of(trainer).env).close()
         except ConfigError as error:
@@ -90,6 +86,11 @@ class EpisodeVideo(L.Callback):
 
 def _make_film(trainer: L.Trainer, module: Any) -> tuple[bytes, int, int]:
     """Return an animated GIF, its height and its width."""
+    from lrl.video.film import Thinker, film_episode
+    from lrl.video.painter import Painter
+    from lrl.video.stage import make_stage
+    from lrl.video.writers import GifWriter, shoot
+
     datamodule = datamodule_of(trainer)
     env, evaluation = datamodule.env, datamodule.evaluation
     stage = make_stage(env)
@@ -120,10 +121,13 @@ def _writers(trainer: L.Trainer) -> list[Any]:
 
 def _write(logger: Any, image: tuple[bytes, int, int], learner_step: int) -> None:
     """Add an image to a TensorBoard logger as it is encoded; torch's own way wants moviepy."""
+    from tensorboard.compat.proto import summary_pb2
+
+    proto: Any = summary_pb2
     encoded, height, width = image
-    summary: Any = _proto.Summary()
+    summary = proto.Summary()
     summary.value.add(tag=TAG).image.MergeFrom(
-        _proto.Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=encoded)
+        proto.Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=encoded)
     )
     logger.experiment._get_file_writer().add_summary(summary, learner_step)
     logger.save()

@@ -99,25 +99,30 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
-def protocol_name(env: EnvConfig) -> str:
-    """Return the name of the protocol that an environment's settings are, those of training too.
+def protocol_name(env: EnvConfig, epsilon: float, max_frames: int) -> str:
+    """Return the name of the protocol that settings are, those of training too.
 
-    Epsilon and a lower limit of frames are settings of the evaluation, not of the environment.
+    Args:
+        env: The environment.
+        epsilon: Probability of a random action in evaluation.
+        max_frames: Frames after which evaluation cuts an episode off.
 
     Returns:
-        A name of `PROTOCOLS`, "custom" for an Atari game with other options, or "gymnasium".
+        A name of `PROTOCOLS`, "custom" for an Atari game with other settings, or "gymnasium".
 
     Example:
-        >>> ale_v5 = PROTOCOLS["ale_v5"].atari
-        >>> protocol_name(EnvConfig("ALE/Pong-v5", reward_clip=1.0, atari=ale_v5))
+        >>> ale_v5 = EnvConfig("ALE/Pong-v5", reward_clip=1.0, atari=PROTOCOLS["ale_v5"].atari)
+        >>> protocol_name(ale_v5, epsilon=0.001, max_frames=108_000)
         'ale_v5'
-        >>> protocol_name(EnvConfig("ALE/Pong-v5", atari=ale_v5))
+        >>> protocol_name(ale_v5, epsilon=0.05, max_frames=108_000)
         'custom'
-        >>> protocol_name(EnvConfig("CartPole-v1"))
+        >>> protocol_name(EnvConfig("CartPole-v1"), epsilon=0.0, max_frames=108_000)
         'gymnasium'
     """
     if not env.is_atari:
         return GYMNASIUM
-    settings = (env.atari, env.reward_clip)
-    names = (n for n, known in PROTOCOLS.items() if (known.atari, known.reward_clip) == settings)
-    return next(names, CUSTOM)
+    settings = (env.atari, env.reward_clip, epsilon)
+    for name, known in PROTOCOLS.items():
+        if settings == (known.atari, known.reward_clip, known.evaluation_epsilon):
+            return name if max_frames >= env.atari.max_frames_per_episode else CUSTOM
+    return CUSTOM

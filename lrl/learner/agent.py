@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 
 from lrl.actors.policy import NetworkPolicy
 from lrl.envs import EnvConfig
+from lrl.evaluation import EvaluationConfig
 from lrl.learner.dqn import DQN
 from lrl.learner.stamp import STAMP_KEY, env_of
 from lrl.types import ConfigError
@@ -36,6 +39,36 @@ class Agent:
         """Return the greedy policy's action values, without noise."""
         return NetworkPolicy(self.module.online, self.module.device, noise=False)
 
+    def evaluation(
+        self, epsilon: float | None = None, max_frames: int | None = None
+    ) -> dict[str, Any]:
+        """Return the `epsilon` and the `max_frames_per_episode` that the agent is evaluated with.
+
+        Args:
+            epsilon: Probability of a random action; None takes that of its evaluation in training.
+            max_frames: Frames after which an episode is cut off; None likewise.
+
+        Raises:
+            ConfigError: One is out of range, or the game ends before `max_frames`.
+        """
+        limit = self.env.atari.max_frames_per_episode
+        if max_frames is not None and self.env.is_atari and max_frames > limit:
+            raise ConfigError(
+                f"max_frames_per_episode is {max_frames}, but the game of checkpoint {self.path} "
+                f"ends after env.atari.max_frames_per_episode {limit}: give at most that"
+            )
+        own = self.stamp["evaluation"]
+        config = EvaluationConfig(
+            epsilon=own["epsilon"] if epsilon is None else epsilon,
+            max_frames_per_episode=(
+                own["max_frames_per_episode"] if max_frames is None else max_frames
+            ),
+        )
+        return {
+            "epsilon": config.epsilon_for(self.env),
+            "max_frames_per_episode": config.max_frames_per_episode,
+        }
+
 
 def load_agent(path: str | Path, device: torch.device | str = "cpu") -> Agent:
     """Load a checkpoint that lrl wrote; nothing else is needed, and no code in it runs.
@@ -57,24 +90,23 @@ def load_agent(path: str | Path, device: torch.device | str = "cpu") -> Agent:
         raise ConfigError(f"checkpoint {path} cannot be read: {_reason(error)}") from error
     if not isinstance(content, dict) or STAMP_KEY not in content:
         raise ConfigError(
-            f"checkpoint {path} has no protocol stamp: it was not written by lrl, or by a version "
-            "before 0.2; train again, or load it in a script with DQN.load_from_checkpoint"
+            f"checkpoint {path} has no protocol stamp: it was not written by lrl, or before "
+            "checkpoints carried stamps; train again, or load it in a script with "
+            "DQN.load_from_checkpoint"
         )
-    stamp = content[STAMP_KEY]
     try:
-        env = env_of(stamp)
-        module = DQN.load_from_checkpoint(path, map_location=device, weights_only=True).eval()
+        agent = _build(path, content, device)
     except ConfigError as error:
         raise ConfigError(f"checkpoint {path}: {error}") from error
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:
         raise ConfigError(f"checkpoint {path} is not complete: {_reason(error)}") from error
-    weights = module.online.state_dict().values()
+    weights = agent.module.online.state_dict().values()
     if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
         raise ConfigError(
             f"checkpoint {path} holds weights that are NaN or infinite: its training diverged, so "
             "its actions mean nothing; take an earlier one"
         )
-    return Agent(path, module, env, stamp)
+    return agent
 
 
 def find_device(name: str) -> torch.device:
@@ -96,3 +128,17 @@ def find_device(name: str) -> torch.device:
 def _reason(error: Exception) -> str:
     """Return the kind of an error and the beginning of what it says."""
     return f"{type(error).__name__} {' '.join(str(error).split())[:200]}".strip()
+
+
+def _build(path: Path, content: Mapping[str, Any], device: torch.device | str) -> Agent:
+    """Return the agent of a checkpoint's content, once nothing is missing that a score needs."""
+    stamp = content[STAMP_KEY]
+    env = env_of(stamp)
+    known = inspect.signature(DQN).parameters  # a subclass may have saved more
+    settings = {n: v for n, v in content["hyper_parameters"].items() if n in known}
+    module = DQN(**settings)
+    module.load_state_dict(content["state_dict"])
+    agent = Agent(path, module.to(device).eval(), env, stamp)
+    agent.evaluation()
+    itemgetter("seed", "learner_steps", "frames")(stamp["training"])
+    return agent

@@ -112,7 +112,7 @@ class ReplayDataModule(L.LightningDataModule):
         sampler = self.replay.sampler()
         check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
         busy = self.actors.num_actors + self.inference.busy_threads
-        busy += evaluates_in_background(self._trainer())
+        busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         if self.dataset is None:
             self._build_dataset(spec, sampler)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +16,7 @@ import torch
 
 from lrl.envs import AtariConfig, EnvConfig, WrapperConfig
 from lrl.envs.protocols import protocol_name
-from lrl.evaluation import EvaluationConfig
+from lrl.evaluation import VALIDATION_SEED, EvaluationConfig
 from lrl.types import ConfigError
 
 STAMP_KEY = "lrl"
@@ -22,6 +24,7 @@ STAMP_KEY = "lrl"
 
 _FORMAT = 1
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
+_TRUSTED = ("", "lrl", "gymnasium", "ale_py")
 _TRAINING_ONLY = ("reward_clip", "atari.terminal_on_life_loss")
 
 
@@ -34,14 +37,17 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
         training: Seed and counters: `seed`, `learner_steps`, `env_steps`, `frames`.
     """
     gaps: list[str] = []
+    epsilon, max_frames = evaluation.epsilon_for(env), evaluation.max_frames_per_episode
     return {
         "format": _FORMAT,
-        "protocol": protocol_name(env),
+        "protocol": protocol_name(env, epsilon, max_frames),
         "environment": _plain(asdict(env), "env", gaps),
         "gaps": gaps,  # settings of a script that are no plain data, of which only the text is kept
         "evaluation": {
-            "epsilon": evaluation.epsilon_for(env),
-            "max_frames_per_episode": evaluation.max_frames_per_episode,
+            "epsilon": epsilon,
+            "max_frames_per_episode": max_frames,
+            "episodes": evaluation.episodes,
+            "first_seed": VALIDATION_SEED,
         },
         "training": training,
         **machine(),
@@ -50,12 +56,11 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
 
 def machine() -> dict[str, Any]:
     """Return the versions and the hardware that this process computes with."""
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    gpus = []
+    if torch.cuda.is_initialized():  # asking would open one, and keep what it takes
+        gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in _PACKAGES},
-        },
+        "versions": {"python": platform.python_version(), **_versions()},
         "hardware": {
             "machine": platform.machine(),
             "cores": os.cpu_count() or 1,
@@ -68,8 +73,12 @@ def machine() -> dict[str, Any]:
 def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     """Return the environment's settings that a stamp holds.
 
+    What they name is imported when the environment is made, so it must be Gymnasium's or lrl's, or
+    imported already.
+
     Raises:
-        ConfigError: They are of another version of lrl, or a stamp cannot hold them.
+        ConfigError: They are of another version of lrl, a stamp cannot hold them, or they name a
+            module that is not imported.
     """
     other_version = f"the protocol stamp is of lrl {stamp['versions']['lrl']}: use that version"
     if stamp["format"] != _FORMAT:
@@ -84,6 +93,13 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     unknown |= settings["atari"].keys() - {field.name for field in fields(AtariConfig)}
     if unknown:
         raise ConfigError(f"{other_version}; settings {sorted(unknown)} are not known here")
+    paths = [settings["id"].rpartition(":")[0], *(w["path"] for w in settings["wrappers"])]
+    for module in paths:
+        if module.partition(".")[0] not in _TRUSTED and not _is_imported(module):
+            raise ConfigError(
+                f"the checkpoint's environment needs {module}: import its module before (on the "
+                "command line: --modules)"
+            )
     settings["atari"] = AtariConfig(**settings["atari"])
     settings["wrappers"] = [WrapperConfig(**wrapper) for wrapper in settings["wrappers"]]
     return EnvConfig(**settings)
@@ -105,27 +121,42 @@ def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
     environment = dict(stamp["environment"])
     is_atari = EnvConfig(id=environment.pop("id")).is_atari
-    atari = environment.pop("atari")
+    atari = dict(environment.pop("atari")) if is_atari else {}
+    max_frames = stamp["evaluation"]["max_frames_per_episode"]
+    if is_atari:  # the lower limit ends an episode
+        max_frames = min(max_frames, atari.pop("max_frames_per_episode"))
     flat = {
         **{f"env.{name}": value for name, value in environment.items()},
-        **{f"env.atari.{name}": value for name, value in atari.items() if is_atari},
-        **{f"evaluation.{name}": value for name, value in stamp["evaluation"].items()},
+        **{f"env.atari.{name}": value for name, value in atari.items()},
+        "evaluation.epsilon": stamp["evaluation"]["epsilon"],
+        "evaluation.max_frames_per_episode": max_frames,
     }
     return {name: v for name, v in flat.items() if name.removeprefix("env.") not in _TRAINING_ONLY}
+
+
+def _is_imported(path: str) -> bool:
+    """Return whether a module, or the one that a class's path begins with, is imported."""
+    return not path or path in sys.modules or path.rpartition(".")[0] in sys.modules
 
 
 def _plain(value: Any, name: str, gaps: list[str]) -> Any:
     """Return plain data as it is, and of anything else its text, with its name in `gaps`."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{name}.{key}", gaps) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{name}[{index}]", gaps) for index, item in enumerate(value)]
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _plain(item, f"{name}.{key}", gaps) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        items = [_plain(item, f"{name}[{index}]", gaps) for index, item in enumerate(value)]
+        return type(value)(items)
     if type(value) not in (bool, int, float, str, type(None)):
         gaps.append(name)
         value = repr(value)
     return value
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {package: _version(package) for package in _PACKAGES}
 
 
 def _version(package: str) -> str:

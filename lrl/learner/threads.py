@@ -12,17 +12,17 @@ def share_cores(threads: int | None, ranks: int, busy: int) -> int:
     """Set the learner's threads, say how many, and return how many there were before.
 
     Args:
-        threads: Number asked for; None leaves each actor and inference server a core.
+        threads: Number asked for; None leaves each actor, inference server and evaluator a core.
         ranks: Learners on this machine.
-        busy: Threads that the actors and inference servers of each of them keep busy.
+        busy: Threads that the actors, inference servers and evaluator of each of them keep busy.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = threads or default_learner_threads((cpus or 1) // ranks, busy)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     rank_zero_info(
-        f"learner: {threads} torch thread(s) on {cpus} core(s) beside {busy} thread(s) of actors "
-        "and servers (data.learner_threads)"
+        f"learner: {threads} torch thread(s) on {cpus} core(s) beside {busy} thread(s) of actors, "
+        "servers and evaluator (data.learner_threads)"
     )
     return before
 

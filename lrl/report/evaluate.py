@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,19 @@ import torch
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import make_spec
-from lrl.evaluation import TEST_SEED, EvaluationConfig, run_episodes
+from lrl.envs.protocols import protocol_name
+from lrl.evaluation import TEST_SEED, run_episodes
+from lrl.interrupt import interrupt
 from lrl.learner.agent import Agent, find_device, load_agent
-from lrl.report.scores import Score, aggregate, disagreements, score_files, write_scores
+from lrl.report.scores import (
+    HUMAN_NORMALISED,
+    Score,
+    aggregate,
+    disagreements,
+    independent,
+    score_files,
+    write_scores,
+)
 from lrl.report.statistics import Summary
 from lrl.types import ConfigError, EnvSpec
 
@@ -36,16 +47,18 @@ def evaluate(
 ) -> list[Score]:
     """Evaluate checkpoints on equal seeds, with raw rewards, as `lrl test` does.
 
-    A checkpoint knows its environment and protocol, so no configuration is needed. All are checked
-    before the first episode.
+    A checkpoint knows its environment and protocol, so no configuration is needed. All are loaded
+    and checked before the first episode.
 
     Args:
         ckpt_path: Checkpoints that lrl wrote.
         episodes: Episodes of each checkpoint.
         first_seed: Seed of the first episode, from those of `lrl test`; the others count up.
         epsilon: Probability of a random action; null takes that of the checkpoint's evaluation.
-        max_frames_per_episode: Frames after which an episode is cut off; null is as epsilon's.
-        out: Write OUT.csv with a row per episode, and OUT.json with statistics and stamps.
+        max_frames_per_episode: Frames after which an episode is cut off, at most the game's own
+            limit; null is as epsilon's.
+        out: After every checkpoint, write OUT.csv with a row per episode, and OUT.json with
+            statistics and stamps.
         overwrite: Replace these files if they are there already.
         mix_protocols: Go on where checkpoints would not be measured alike.
         device: Where the networks act: auto, cpu, cuda, ...
@@ -57,36 +70,42 @@ def evaluate(
         ConfigError: An argument is wrong, a checkpoint cannot be used, or protocols differ.
     """
     _check_seeds(first_seed, episodes)
+    seeds = range(first_seed, first_seed + episodes)
     files = score_files(out, overwrite) if out else None
     found = find_device(device)
-    stamps = _check_checkpoints(ckpt_path, epsilon, max_frames_per_episode)
-    _check_alike(stamps, mix_protocols)
+    agents = _load(ckpt_path, epsilon, max_frames_per_episode, seeds)
+    _check_alike({str(agent.path): agent.stamp for agent in agents}, mix_protocols)
     print(_HEADER)
-    scores = []
-    for path, stamp in stamps.items():
-        agent = load_agent(path, found)  # again: one at a time in memory
-        scores.append(_play(agent, stamp, range(first_seed, first_seed + episodes)))
-        print(_score_line(scores[-1]), flush=True)
+    scores: list[Score] = []
+    interrupt.install()
+    try:
+        while agents:
+            scores.append(_play(agents.pop(0), seeds, found))
+            print(_score_line(scores[-1]), flush=True)
+            if files:
+                write_scores(files, scores, str(found))
+    finally:
+        interrupt.uninstall()
     if len(scores) > 1:
         _print_aggregate(scores)
     if files:
-        write_scores(files, scores, str(found))
         print(f"written: {files[0]}, {files[1]}")
     return scores
 
 
-def _play(agent: Agent, stamp: Mapping[str, Any], seeds: range) -> Score:
+def _play(agent: Agent, seeds: range, device: torch.device) -> Score:
+    agent.module.to(device)
     policy = agent.policy()
     started = time.perf_counter()
     episodes = run_episodes(
         agent.env,
         lambda observation: policy(observation)[0],
         seeds,
-        epsilon=stamp["evaluation"]["epsilon"],
-        max_frames=stamp["evaluation"]["max_frames_per_episode"],
+        epsilon=agent.stamp["evaluation"]["epsilon"],
+        max_frames=agent.stamp["evaluation"]["max_frames_per_episode"],
         num_threads=torch.get_num_threads(),
     )
-    return Score(str(agent.path), stamp, episodes, seeds[0], time.perf_counter() - started)
+    return Score(str(agent.path), agent.stamp, episodes, seeds[0], time.perf_counter() - started)
 
 
 def _check_seeds(first_seed: int, episodes: int) -> None:
@@ -100,23 +119,17 @@ def _check_seeds(first_seed: int, episodes: int) -> None:
         )
 
 
-def _check_checkpoints(
-    paths: Sequence[str], epsilon: float | None, max_frames: int | None
-) -> dict[str, Mapping[str, Any]]:
-    """Load every checkpoint once; return the stamps of what will be measured, by path."""
-    stamps: dict[str, Mapping[str, Any]] = {}
+def _load(
+    paths: Sequence[str], epsilon: float | None, max_frames: int | None, seeds: range
+) -> list[Agent]:
+    """Load all checkpoints, once: training may replace a file before its turn to play comes."""
+    agents: list[Agent] = []
     specs: dict[str, EnvSpec] = {}
     for path in paths:
-        if Path(path).resolve() in [Path(other).resolve() for other in stamps]:
+        if Path(path).resolve() in [other.path.resolve() for other in agents]:
             raise ConfigError(f"ckpt_path: {path} is given twice, and would count twice")
         agent = load_agent(path)
-        measured = dict(agent.stamp["evaluation"])
-        if epsilon is not None:
-            measured["epsilon"] = epsilon
-        if max_frames is not None:
-            measured["max_frames_per_episode"] = max_frames
-        EvaluationConfig(**measured)  # checks their ranges
-        stamps[path] = {**agent.stamp, "evaluation": measured}
+        del agent.module.target  # half of the memory, and for learning only
         env = repr(agent.env)
         if env not in specs:
             specs[env] = make_spec(agent.env)
@@ -125,9 +138,21 @@ def _check_checkpoints(
                 f"checkpoint {path} was trained on {agent.module.env_spec}, but here "
                 f"{agent.env.id} is {specs[env]}: use the versions of its stamp"
             )
-    if not stamps:
+        agents.append(_measured(agent, agent.evaluation(epsilon, max_frames), seeds))
+    if not agents:
         raise ConfigError("ckpt_path must name at least one checkpoint")
-    return stamps
+    return agents
+
+
+def _measured(agent: Agent, evaluation: Mapping[str, Any], seeds: range) -> Agent:
+    """Return the agent with the stamp of its score."""
+    epsilon, max_frames = evaluation["epsilon"], evaluation["max_frames_per_episode"]
+    stamp = {
+        **agent.stamp,
+        "protocol": protocol_name(agent.env, epsilon, max_frames),
+        "evaluation": {**evaluation, "episodes": len(seeds), "first_seed": seeds[0]},
+    }
+    return replace(agent, stamp=stamp)
 
 
 def _check_alike(stamps: Mapping[str, Mapping[str, Any]], mix_protocols: bool) -> None:
@@ -148,7 +173,7 @@ def _check_alike(stamps: Mapping[str, Mapping[str, Any]], mix_protocols: bool) -
 def _score_line(score: Score) -> str:
     human = score.human_normalised
     return (
-        _statistics(score.summary())
+        _statistics(score.summary)
         + f"{score.episodes.lengths.mean():>9.1f}{score.episodes.timed_out.sum():>11}"
         + f"{'-' if human is None else f'{human:.0%}':>8}  {score.checkpoint}"
     )
@@ -166,5 +191,7 @@ def _statistics(summary: Summary, digits: int = 1) -> str:
 def _print_aggregate(scores: Sequence[Score]) -> None:
     print("over checkpoints, each with its mean:")
     for name, summary in aggregate(scores).items():
-        digits = 3 if name == "human-normalised" else 1
-        print(f"{_statistics(summary, digits)}{'':28}  {name}, {summary.count} checkpoints")
+        digits = 3 if name == HUMAN_NORMALISED else 1
+        runs = [score for score in scores if name in (score.environment, HUMAN_NORMALISED)]
+        note = "" if independent(runs) else " (no interval: training seeds repeat)"
+        print(f"{_statistics(summary, digits)}{'':28}  {name}, {summary.count} checkpoints{note}")

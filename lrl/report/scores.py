@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ from lrl.report.human_scores import human_normalised
 from lrl.report.statistics import Summary, summarise
 from lrl.types import ConfigError
 
+HUMAN_NORMALISED = "human-normalised"
+"""Name of the aggregate over games."""
+
 _FORMAT = 1
 
 
@@ -27,7 +32,7 @@ class Score:
 
     Attributes:
         checkpoint: Its path.
-        stamp: Its protocol stamp, with the epsilon and the cap on frames of this evaluation.
+        stamp: Its protocol stamp, with the `evaluation` that this score is of.
         episodes: Results, in the order of the seeds.
         first_seed: Seed of the first episode; the others count up.
         seconds: Wall time of the episodes.
@@ -58,8 +63,9 @@ class Score:
 
         return human_normalised(game_of(self.environment), self.return_mean)
 
+    @cached_property
     def summary(self) -> Summary:
-        """Return the statistics of the episodes' returns."""
+        """Statistics of the episodes' returns."""
         return summarise([self.episodes.returns])
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,7 +74,7 @@ class Score:
         return {
             "checkpoint": self.checkpoint,
             "statistics": {
-                **asdict(self.summary()),
+                **asdict(self.summary),
                 "human_normalised": self.human_normalised,
                 "length_mean": float(self.episodes.lengths.mean()),
                 "timeouts": int(self.episodes.timed_out.sum()),
@@ -82,12 +88,13 @@ class Score:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for every episode."""
-        training = self.stamp["training"]
+        training, evaluation = self.stamp["training"], self.stamp["evaluation"]
         common = {
             "checkpoint": self.checkpoint,
             "environment": self.environment,
             "protocol": self.stamp["protocol"],
-            **self.stamp["evaluation"],
+            "epsilon": evaluation["epsilon"],
+            "max_frames_per_episode": evaluation["max_frames_per_episode"],
             "training_seed": training["seed"],
             "learner_steps": training["learner_steps"],
             "frames": training["frames"],
@@ -112,20 +119,30 @@ def aggregate(scores: Sequence[Score]) -> dict[str, Summary]:
 
     There is one entry per environment, and `human-normalised` over all where every score is known:
     raw returns of different games do not add up. The runs of a game are a group of the bootstrap,
-    as in Agarwal et al. 2021.
+    as in Agarwal et al. 2021. Where they are not `independent` there is no interval.
     """
     by_environment: dict[str, list[Score]] = {}
     for score in scores:
         by_environment.setdefault(score.environment, []).append(score)
     result = {
-        environment: summarise([[score.return_mean for score in runs]])
+        environment: summarise([[score.return_mean for score in runs]], independent(runs))
         for environment, runs in by_environment.items()
     }
     normalised = [[score.human_normalised for score in runs] for runs in by_environment.values()]
     known = [[value for value in runs if value is not None] for runs in normalised]
     if known == normalised:
-        result["human-normalised"] = summarise(known)
+        result[HUMAN_NORMALISED] = summarise(known, independent(scores))
     return result
+
+
+def independent(scores: Sequence[Score]) -> bool:
+    """Return whether no two scores are of one environment and one training seed.
+
+    Two checkpoints of a run are, and two algorithms with the same seed: what varies between them
+    is not what varies from one training run to the next.
+    """
+    runs = {(score.environment, score.stamp["training"]["seed"]) for score in scores}
+    return len(runs) == len(scores)
 
 
 def disagreements(
@@ -145,7 +162,7 @@ def score_files(out: str, overwrite: bool) -> tuple[Path, Path]:
     """Return the CSV and the JSON file that `out` stands for, once they can be written.
 
     Raises:
-        ConfigError: One exists, or their folder cannot be made.
+        ConfigError: One exists, or their folder cannot be made or written in.
     """
     stem = out.removesuffix(".csv").removesuffix(".json")
     paths = Path(f"{stem}.csv"), Path(f"{stem}.json")
@@ -161,6 +178,11 @@ def score_files(out: str, overwrite: bool) -> tuple[Path, Path]:
         paths[0].parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"out is {out!r}, whose folder cannot be made: {error}") from error
+    try:
+        with tempfile.TemporaryFile(dir=paths[0].parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"out is {out!r}, whose folder cannot be written: {error}") from error
     return paths
 
 

@@ -24,18 +24,20 @@ class Summary:
     std: float  # of the scores themselves: divided by the count, as in `eval/return_std`
     median: float
     iqm: float
-    iqm_low: float | None  # of its 95 % interval; None where a group is a single score
+    iqm_low: float | None  # of its 95 % interval; None where the scores tell of none
     iqm_high: float | None
     min: float
     max: float
 
 
-def summarise(groups: Sequence[npt.ArrayLike]) -> Summary:
+def summarise(groups: Sequence[npt.ArrayLike], independent: bool = True) -> Summary:
     """Return the statistics of all groups' scores together.
 
     Args:
         groups: Scores, `[n]` each, that the bootstrap draws anew within each group. One group
             holds what varies by the same chance: a checkpoint's episodes, or a game's runs.
+        independent: Whether they are drawn independently; if not, there is no interval, as where a
+            group is a single score.
 
     Example:
         >>> summary = summarise([[1.0, 2.0, 3.0, 94.0]])
@@ -46,7 +48,7 @@ def summarise(groups: Sequence[npt.ArrayLike]) -> Summary:
     if not np.isfinite(scores).all():
         raise ValueError(f"scores must be finite numbers, got {scores}")
     # Drawn from a single score, a group would pretend that it never varies.
-    is_known = all(np.size(group) > 1 for group in groups)
+    is_known = independent and all(np.size(group) > 1 for group in groups)
     low, high = interquartile_mean_interval(groups) if is_known else (None, None)
     return Summary(
         count=len(scores),

@@ -19,6 +19,8 @@ from lrl.video.stage import Stage
 
 CUT_OFF = "cut off"
 """Ending of an episode that is stopped where it is."""
+TRUNCATED = "truncated"
+"""Ending of an episode at its environment's own limit."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _ending(terminated: np.bool_, truncated: np.bool_, at_limit: bool) -> str:
     if terminated:
         return "terminated"
     if truncated:
-        return "truncated"
+        return TRUNCATED
     return CUT_OFF if at_limit else ""
 
 

@@ -27,7 +27,7 @@ _TEXT, _DIM, _FAINT = (235, 237, 240), (150, 156, 168), (92, 98, 110)
 _BAR, _CHOSEN, _RANDOM = (88, 96, 112), (72, 166, 255), (255, 178, 56)
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
-_NORMAL, _SMALL, _LARGE = (ImageFont.load_default(size) for size in (13, 12, 22))
+_FONT_SIZES = (13, 12, 22)
 
 
 class Scale:
@@ -73,6 +73,7 @@ class Painter:
         self.subtitle = subtitle
         self.action_names = list(action_names)
         count = len(self.action_names)
+        self._normal, self._small, self._large = map(ImageFont.load_default, _FONT_SIZES)
         self._row = max(_SMALLEST_ROW, min(_ROW, _BARS_HEIGHT // count))
         self._q_scale = Scale()
         self._q_size = Scale(narrowing=0.0)
@@ -98,23 +99,25 @@ class Painter:
 
     def _header(self, draw: ImageDraw.ImageDraw, left: int, moment: Moment) -> None:
         right = left + _PANEL_WIDTH
-        draw.text((left, 10), _fitted(self.title, _PANEL_WIDTH - 90), _TEXT, _NORMAL)
-        draw.text((right, 10), f"seed {moment.seed}", _DIM, _NORMAL, anchor="ra")
-        draw.text((left, 28), _fitted(self.subtitle, _PANEL_WIDTH, _SMALL), _DIM, _SMALL)
+        draw.text(
+            (left, 10), _fitted(self.title, _PANEL_WIDTH - 90, self._normal), _TEXT, self._normal
+        )
+        draw.text((right, 10), f"seed {moment.seed}", _DIM, self._normal, anchor="ra")
+        draw.text((left, 28), _fitted(self.subtitle, _PANEL_WIDTH, self._small), _DIM, self._small)
         for x, name, value in (
             (0, "return", _amount(moment.total)),
             (120, "reward", _amount(moment.reward, "+")),
             (220, "step", str(moment.step)),
         ):
-            draw.text((left + x, 47), name, _DIM, _SMALL)
-            draw.text((left + x, 58), value, _TEXT, _LARGE)
+            draw.text((left + x, 47), name, _DIM, self._small)
+            draw.text((left + x, 58), value, _TEXT, self._large)
         draw.line((left, 90, right, 90), _LINE)
         state, colour = moment.ending, _TEXT
         if moment.at_random and not moment.ending:
             state, colour = "random action", _RANDOM
         names = "" if self._row >= _NAMED_ROW else f", taken: {self.action_names[moment.action]}"
-        draw.text((left, 94), f"value of each action{names}", _DIM, _SMALL)
-        draw.text((right, 94), state, colour, _SMALL, anchor="ra")
+        draw.text((left, 94), f"value of each action{names}", _DIM, self._small)
+        draw.text((right, 94), state, colour, self._small, anchor="ra")
 
     def _bars(self, draw: ImageDraw.ImageDraw, left: int, moment: Moment) -> None:
         q = moment.thought.q
@@ -135,18 +138,18 @@ class Painter:
                 draw.rectangle((bar_left, y + gap, bar_left + length, y + self._row - gap), colour)
             if self._row >= _NAMED_ROW:
                 middle = y + self._row // 2
-                name = _fitted(self.action_names[action], _NAME_WIDTH - 6)
-                draw.text((left, middle), name, text, _NORMAL, anchor="lm")
+                name = _fitted(self.action_names[action], _NAME_WIDTH - 6, self._normal)
+                draw.text((left, middle), name, text, self._normal, anchor="lm")
                 number = f"{value:.{decimals}f}"
-                draw.text((left + _PANEL_WIDTH, middle), number, text, _NORMAL, anchor="rm")
+                draw.text((left + _PANEL_WIDTH, middle), number, text, self._normal, anchor="rm")
 
     def _distribution(self, draw: ImageDraw.ImageDraw, left: int, top: int, moment: Moment) -> None:
         """Draw how likely the returns of the action taken are, and their mean."""
         thought, right, bottom = moment.thought, left + _PANEL_WIDTH, top + _CHART_HEIGHT
         assert thought.returns is not None
         assert thought.probabilities is not None
-        name = _fitted(self.action_names[moment.action], _PANEL_WIDTH - 120, _SMALL)
-        draw.text((left, top - 19), f"returns expected of {name}", _DIM, _SMALL)
+        name = _fitted(self.action_names[moment.action], _PANEL_WIDTH - 120, self._small)
+        draw.text((left, top - 19), f"returns expected of {name}", _DIM, self._small)
         low, high = _rounded(*self._returns_scale.cover(thought.returns))
         shares = histogram(
             thought.returns[moment.action], thought.probabilities[moment.action], low, high
@@ -158,8 +161,8 @@ class Painter:
             if height:
                 draw.rectangle((round(x), bottom - height, round(x + width) - 2, bottom), colour)
         draw.line((left, bottom, right, bottom), _LINE)
-        draw.text((left, bottom + 3), f"{low:g}", _DIM, _SMALL)
-        draw.text((right, bottom + 3), f"{high:g}", _DIM, _SMALL, anchor="ra")
+        draw.text((left, bottom + 3), f"{low:g}", _DIM, self._small)
+        draw.text((right, bottom + 3), f"{high:g}", _DIM, self._small, anchor="ra")
         q = float(thought.q[moment.action])
         if low <= q <= high:
             x = left + (q - low) / (high - low) * (_PANEL_WIDTH - width) + width / 2
@@ -173,9 +176,9 @@ class Painter:
         self._best.append(float((q if moment.allowed is None else q[moment.allowed]).max()))
         low, high = _rounded(*self._returns_scale.cover(np.array(self._best)))
         right, bottom = left + _PANEL_WIDTH, top + _CHART_HEIGHT
-        draw.text((left, top - 19), f"best value, last {_HISTORY} steps", _DIM, _SMALL)
-        draw.text((right, top - 19), f"{high:g}", _DIM, _SMALL, anchor="ra")
-        draw.text((right, bottom + 3), f"{low:g}", _DIM, _SMALL, anchor="ra")
+        draw.text((left, top - 19), f"best value, last {_HISTORY} steps", _DIM, self._small)
+        draw.text((right, top - 19), f"{high:g}", _DIM, self._small, anchor="ra")
+        draw.text((right, bottom + 3), f"{low:g}", _DIM, self._small, anchor="ra")
         draw.line((left, bottom, right, bottom), _LINE)
         points = [
             (right - age * _PANEL_WIDTH / (_HISTORY - 1), bottom - share * _CHART_HEIGHT)
@@ -223,7 +226,7 @@ def _even(length: int) -> int:
     return length + length % 2
 
 
-def _fitted(text: str, width: int, font: Font = _NORMAL) -> str:
+def _fitted(text: str, width: int, font: Font) -> str:
     """Return the text, shortened where it is too wide."""
     if font.getlength(text) <= width:
         return text

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lrl.evaluation import TEST_SEED, Episodes, EvaluationConfig
+from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.evaluation import TEST_SEED, Episodes
 from lrl.interrupt import interrupt
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.types import ConfigError
-from lrl.video.film import CUT_OFF, Moment, Thinker, film_episode
+from lrl.video.film import CUT_OFF, TRUNCATED, Moment, Thinker, film_episode
 from lrl.video.painter import Painter
 from lrl.video.stage import make_stage
 from lrl.video.writers import open_video, shoot
@@ -39,7 +40,8 @@ def play(
         video: A new file: .mp4 (extra `video`), .gif for short films, or .png for a still of the
             last step. Null is videos/CHECKPOINT-SEED.mp4 in the folder of the run.
         episodes: Episodes, one after the other.
-        first_seed: Seed of the first episode, from those of `lrl test`; the others count up.
+        first_seed: Seed of the first episode, from those of `lrl test`; the others count up. From 0
+            on lie the episodes of evaluation during training; those of training are refused.
         epsilon: Probability of a random action; null takes that of the checkpoint's evaluation.
         max_steps: Environment steps after which an episode is cut off; null leaves it to the cap of
             frames of the checkpoint's evaluation.
@@ -48,7 +50,7 @@ def play(
         device: Where the network acts: auto, cpu, cuda, ...
 
     Returns:
-        The episodes' returns and lengths.
+        The episodes' returns and lengths, and which of them were cut off.
 
     Raises:
         ConfigError: An argument is wrong, the checkpoint cannot be used, or its environment draws
@@ -57,13 +59,10 @@ def play(
     _check(episodes, first_seed, max_steps, fps)
     found = find_device(device)
     agent = load_agent(ckpt_path, found)
-    measured = dict(agent.stamp["evaluation"])
-    if epsilon is not None:
-        measured["epsilon"] = epsilon
-    evaluation = EvaluationConfig(**measured)  # checks the ranges
+    evaluation = agent.evaluation(epsilon)
     path = Path(video) if video else _default_path(agent.path, first_seed)
     stage = make_stage(agent.env)
-    limit = max(1, evaluation.max_frames_per_episode // stage.envs.spec.frame_skip)
+    limit = max(1, evaluation["max_frames_per_episode"] // stage.envs.spec.frame_skip)
     painter = Painter(agent.env.id, _subtitle(agent), stage.action_names)
     thinker = Thinker(agent.module.online, found)
     ends: list[Moment] = []
@@ -73,7 +72,7 @@ def play(
             for seed in range(first_seed, first_seed + episodes):
                 moments = film_episode(
                     stage, thinker, seed,
-                    epsilon=evaluation.epsilon_for(agent.env),
+                    epsilon=evaluation["epsilon"],
                     max_steps=min(limit, max_steps or limit),
                 )  # fmt: skip
                 ends.append(shoot(writer, moments, painter))
@@ -81,10 +80,11 @@ def play(
     finally:
         interrupt.uninstall()
         stage.close()
+    timeouts = (CUT_OFF, TRUNCATED) if agent.env.is_atari else (CUT_OFF,)  # as in `run_episodes`
     return Episodes(
         np.array([end.total for end in ends]),
         np.array([end.step for end in ends]),
-        np.array([end.ending == CUT_OFF for end in ends]),
+        np.array([end.ending in timeouts for end in ends]),
     )
 
 
@@ -92,6 +92,11 @@ def _check(episodes: int, first_seed: int, max_steps: int | None, fps: float | N
     for name, value, least in (("episodes", episodes, 1), ("first_seed", first_seed, 0)):
         if value < least:
             raise ConfigError(f"{name} must be at least {least}, got {value}")
+    if first_seed + episodes > TRAINING_SEED_FLOOR:
+        raise ConfigError(
+            f"first_seed is {first_seed} and episodes {episodes}, but seeds from "
+            f"{TRAINING_SEED_FLOOR} on are for training: choose lower ones"
+        )
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps must be at least 1, or null, got {max_steps}")
     if fps is not None and not 0.1 <= fps <= 1000:

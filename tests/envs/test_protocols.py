@@ -47,6 +47,12 @@ def of(name: str, **changes) -> EnvConfig:
     return EnvConfig("ALE/Pong-v5", reward_clip=protocol.reward_clip, atari=atari)
 
 
+def evaluated(env: EnvConfig, name: str, **changes) -> str:
+    """Return the name of an environment's protocol, evaluated as that of a name says."""
+    limit = PROTOCOLS[name].atari.max_frames_per_episode
+    return protocol_name(env, **{"epsilon": EPSILONS[name], "max_frames": limit, **changes})
+
+
 def test_the_protocols_are_those_of_their_sources():
     assert set(PROTOCOLS) == set(OWN)
     for name, protocol in PROTOCOLS.items():
@@ -75,15 +81,23 @@ def test_ale_v5_is_what_ale_py_registers():
 
 @every_protocol
 def test_a_protocol_is_recognised_whatever_the_game(name):
-    assert protocol_name(of(name)) == name
-    assert protocol_name(replace(of(name), id="ale_py:ALE/MsPacman-v5")) == name
+    assert evaluated(of(name), name) == name
+    assert evaluated(replace(of(name), id="ale_py:ALE/MsPacman-v5"), name) == name
 
 
 @every_protocol
 def test_what_acts_in_training_belongs_to_it(name):
-    assert protocol_name(replace(of(name), reward_clip=0.5)) == "custom"
+    assert evaluated(replace(of(name), reward_clip=0.5), name) == "custom"
     life_loss = PROTOCOLS[name].atari.terminal_on_life_loss
-    assert protocol_name(of(name, terminal_on_life_loss=not life_loss)) == "custom"
+    assert evaluated(of(name, terminal_on_life_loss=not life_loss), name) == "custom"
+
+
+@every_protocol
+def test_how_it_is_evaluated_belongs_to_it(name):
+    limit = PROTOCOLS[name].atari.max_frames_per_episode
+    assert evaluated(of(name), name, epsilon=0.02) == "custom"
+    assert evaluated(of(name), name, max_frames=limit - 1) == "custom"
+    assert evaluated(of(name), name, max_frames=limit + 1) == name  # the game's own comes first
 
 
 @every_protocol
@@ -104,21 +118,21 @@ def test_what_acts_in_training_belongs_to_it(name):
     ids=lambda change: next(iter(change)),
 )
 def test_any_other_option_makes_it_custom(name, change):
-    assert protocol_name(of(name, **change)) == "custom"
+    assert evaluated(of(name, **change), name) == "custom"
 
 
 @every_protocol
 def test_another_set_of_actions_is_another_protocol(name):
-    assert protocol_name(of(name, full_action_space=not OWN[name][4])) == "custom"
+    assert evaluated(of(name, full_action_space=not OWN[name][4]), name) == "custom"
 
 
 def test_the_defaults_are_no_named_protocol():
-    assert protocol_name(EnvConfig("ALE/Pong-v5")) == "custom"
+    assert protocol_name(EnvConfig("ALE/Pong-v5"), 0.001, 108_000) == "custom"
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "lrl/Catch-v0", "lrl/MinAtarBreakout-v0"])
 def test_other_environments_have_no_protocol_of_atari(env_id):
-    assert protocol_name(EnvConfig(env_id)) == "gymnasium"
+    assert protocol_name(EnvConfig(env_id), 0.0, 108_000) == "gymnasium"
 
 
 @pytest.mark.atari

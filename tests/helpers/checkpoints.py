@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from helpers.training_runs import make_run, small_agent, small_data
+from lrl.evaluation import Episodes
 
 
 def trained(folder: Path, env_id: str = "lrl/Identity-v0", **settings: Any) -> Path:
@@ -29,3 +30,8 @@ def edited(path: Path, name: str, change: Callable[[dict[str, Any]], object]) ->
 def with_nan(content: dict[str, Any]) -> None:
     weights = content["state_dict"]
     next(tensor for name, tensor in weights.items() if name.startswith("online"))[0] = torch.nan
+
+
+def plain(episodes: Episodes) -> list[list[Any]]:
+    """Return results in a form that compares."""
+    return [episodes.returns.tolist(), episodes.lengths.tolist(), episodes.timed_out.tolist()]

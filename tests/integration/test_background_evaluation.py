@@ -82,6 +82,47 @@ def test_the_best_checkpoint_holds_the_weights_that_were_evaluated_and_their_sco
     assert state["best_model_path"] == str(run.checkpoint("best"))
 
 
+def test_the_last_checkpoint_knows_the_last_score(tmp_path: Path):
+    run = run_of(tmp_path, "background").fit()  # it is saved at the step of the last evaluation
+    content = torch.load(run.checkpoint("last"), weights_only=True)
+    (state,) = [s for s in content["callbacks"].values() if "best_model_score" in s]
+    assert content["global_step"] == 40
+    assert state["best_model_score"] == run.callback.best_model_score
+
+
+def test_a_resumed_run_plays_the_evaluation_that_was_lost(tmp_path: Path):
+    path = tmp_path / "at_20.ckpt"
+
+    def stop(trainer: L.Trainer, batch: object) -> None:
+        if trainer.global_step == 20:
+            trainer.save_checkpoint(path)
+            raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit):
+        run_of(tmp_path / "a", "background", AfterEachStep(stop)).fit()
+    resumed = run_of(tmp_path / "b", "background", AfterEachStep(slow_enough_to_follow)).fit(path)
+    assert list(evaluations(resumed)) == [20, 30, 40]
+
+
+def test_a_callback_can_be_used_again_after_an_exception(tmp_path: Path):
+    broken = True
+
+    def interrupt_once(trainer: L.Trainer, batch: object) -> None:
+        if broken and trainer.global_step == 31:
+            raise KeyboardInterrupt
+        slow_enough_to_follow(trainer, batch)
+
+    first = run_of(tmp_path / "a", "background", AfterEachStep(interrupt_once))
+    with pytest.raises(SystemExit):
+        first.fit()
+    assert first.trainer.limit_val_batches == 1.0
+    broken = False
+    data = small_data(evaluation=EvaluationConfig(episodes=4))
+    callbacks = (first.callback, AfterEachStep(interrupt_once))
+    second = make_run(tmp_path / "b", *callbacks, data=data, max_steps=20).fit()
+    assert list(evaluations(second)) == [10, 20]
+
+
 def test_the_last_weights_are_evaluated_though_the_evaluator_is_busy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -111,15 +152,21 @@ def test_a_killed_evaluator_begins_again(tmp_path: Path):
     assert list(evaluations(run)) == [10, 20, 30, 40]
 
 
+def test_one_that_never_gets_through_its_episodes_ends_the_run(tmp_path: Path):
+    actors = ActorConfig(num_actors=0, envs_per_actor=2, max_restarts=2)
+    run = run_of(tmp_path, "background", env=faulty("vanish"), actors=actors)
+    with pytest.raises(EvaluatorError, match="failed 3 times at the episodes of learner step 10"):
+        run.fit()
+
+
 def test_an_error_in_an_episode_ends_the_run_with_its_traceback(tmp_path: Path):
     run = run_of(tmp_path, "background", env=faulty("error"))
     with pytest.raises(EvaluatorError, match=r"evaluator .* failed:(?s:.*)the ball is lost"):
         run.fit()
 
 
-@pytest.mark.parametrize("interval", [0, 10])
-def test_a_callback_that_waits_for_lightnings_validation_is_refused(tmp_path: Path, interval: int):
-    callback = ActorLearnerCallback(5, interval, evaluation="background")
+def test_a_callback_that_waits_for_lightnings_validation_is_refused(tmp_path: Path):
+    callback = ActorLearnerCallback(5, 10, evaluation="background")
     stopping = EarlyStopping("eval/return_mean", mode="max")
     with pytest.raises(ConfigError, match="EarlyStopping monitors eval/return_mean"):
         make_run(tmp_path, callback, stopping).fit()
@@ -130,11 +177,9 @@ def test_only_the_two_modes_exist():
         ActorLearnerCallback(evaluation="aside")  # pyright: ignore[reportArgumentType]
 
 
-def test_an_interval_of_0_starts_no_process(tmp_path: Path):
-    callback = ActorLearnerCallback(5, 0, evaluation="background")
-    run = make_run(tmp_path, callback).fit()
-    assert evaluations(run) == {}
-    assert not run.checkpoint("best").exists()
+def test_an_interval_of_0_would_do_nothing_and_is_refused():
+    with pytest.raises(ConfigError, match="'background', but eval_interval_learner_steps is 0"):
+        ActorLearnerCallback(5, 0, evaluation="background")
 
 
 def test_the_evaluator_counts_as_busy_when_threads_are_shared(tmp_path: Path, monkeypatch):
@@ -146,6 +191,6 @@ def test_the_evaluator_counts_as_busy_when_threads_are_shared(tmp_path: Path, mo
     )
     for mode in ("inline", "background"):
         data = small_data(learner_threads=None, actors=ActorConfig(num_actors=0))
-        callback = ActorLearnerCallback(5, 0, evaluation=mode)  # pyright: ignore[reportArgumentType]
+        callback = ActorLearnerCallback(5, 10, evaluation=mode)  # pyright: ignore[reportArgumentType]
         make_run(tmp_path, callback, data=data, max_steps=1).fit()
     assert seen == [0, 1]

@@ -160,7 +160,7 @@ def test_threads_are_chosen_logged_and_given_back(tmp_path, caplog, exception):
     assert seen == {before + 2}
     assert torch.get_num_threads() == before
     assert f"learner: {before + 2} torch thread(s) on" in caplog.text
-    assert "beside 0 thread(s) of actors and servers (data" in caplog.text
+    assert "beside 0 thread(s) of actors, servers and evaluator (data" in caplog.text
 
 
 def test_threads_leave_the_actors_their_cores(monkeypatch):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers.checkpoints import edited, trained, with_nan
+import torch
+from helpers.checkpoints import edited, plain, trained, with_nan
 from helpers.training_runs import make_run, quiet, small_data
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
-from lrl.envs import EnvConfig
+from lrl.envs import EnvConfig, make_spec
+from lrl.envs.protocols import PROTOCOLS
 from lrl.evaluation import TEST_SEED, Episodes, EvaluationConfig
-from lrl.learner.stamp import STAMP_KEY
+from lrl.learner.dqn import DQN
+from lrl.learner.stamp import STAMP_KEY, make_stamp
+from lrl.networks import MLPEncoder
 from lrl.report import evaluate as module
 from lrl.report.evaluate import evaluate
 from lrl.types import ConfigError
@@ -28,8 +34,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("identity"))
 
 
-def plain(episodes: Episodes) -> list[list[Any]]:
-    return [episodes.returns.tolist(), episodes.lengths.tolist(), episodes.timed_out.tolist()]
+@pytest.fixture
+def game(tmp_path: Path) -> Path:
+    """An agent that was trained for no step."""
+    protocol = PROTOCOLS["dqn_2015"]
+    env = EnvConfig("ALE/Freeway-v5", reward_clip=protocol.reward_clip, atari=protocol.atari)
+    agent = DQN(functools.partial(MLPEncoder, hidden_sizes=(1,)), env_spec=make_spec(env))
+    training = {"seed": 0, "learner_steps": 0, "env_steps": 0, "frames": 0}
+    content = {
+        "hyper_parameters": dict(agent.hparams),
+        "state_dict": agent.state_dict(),
+        STAMP_KEY: make_stamp(env, EvaluationConfig(), **training),
+    }
+    torch.save(content, tmp_path / "game.ckpt")
+    return tmp_path / "game.ckpt"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +81,9 @@ def test_an_episode_depends_on_its_seed_alone(checkpoint: Path):
 
 def test_epsilon_and_cap_can_be_set_and_are_what_the_score_says(checkpoint: Path):
     (score,) = evaluate([str(checkpoint)], episodes=200, epsilon=1.0, max_frames_per_episode=8)
-    assert score.stamp["evaluation"] == {"epsilon": 1.0, "max_frames_per_episode": 8}
+    assert score.stamp["evaluation"] == {
+        "epsilon": 1.0, "max_frames_per_episode": 8, "episodes": 200, "first_seed": TEST_SEED,
+    }  # fmt: skip
     assert score.episodes.timed_out.all()  # an episode has 10 steps
     assert score.episodes.lengths.tolist() == [8] * 200
     assert abs(score.return_mean - 8 / 4) < 0.4  # 4 actions; the standard error is below 0.09
@@ -183,7 +203,8 @@ def test_a_table_is_printed_and_files_are_written(
     assert first.split()[-3:] == ["0", "-", str(checkpoint)]
     assert first.replace(str(checkpoint), "") == second.replace(str(copy), "")
     assert both.split()[:3] == [f"{mean:.1f}", "±", "0.0"]
-    assert both.endswith("lrl/Identity-v0, 2 checkpoints")
+    assert both.endswith("lrl/Identity-v0, 2 checkpoints (no interval: training seeds repeat)")
+    assert "[" not in both
     assert written == f"written: {out}.csv, {out}.json"
     with Path(f"{out}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -199,14 +220,42 @@ def test_files_that_are_there_stop_it_before_anything_is_played(checkpoint: Path
         evaluate([str(checkpoint)], out=str(tmp_path / "there"))
 
 
-def test_what_is_interrupted_leaves_no_file(checkpoint: Path, tmp_path: Path, monkeypatch):
-    def stop(*arguments: Any, **settings: Any) -> Episodes:
-        raise KeyboardInterrupt
+def reseeded(content: dict[str, Any]) -> None:
+    content[STAMP_KEY]["training"]["seed"] += 1
 
-    monkeypatch.setattr(module, "run_episodes", stop)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate([str(checkpoint)], out=str(tmp_path / "a"))
-    assert list(tmp_path.iterdir()) == []
+
+def test_runs_of_other_training_seeds_have_an_interval(checkpoint: Path, capsys):
+    evaluate([str(checkpoint), str(edited(checkpoint, "reseeded", reseeded))], episodes=2)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith("lrl/Identity-v0, 2 checkpoints")
+    assert "[" in last
+
+
+@pytest.mark.atari
+@pytest.mark.usefixtures("unplayed")
+def test_a_cap_above_the_games_own_is_refused(game: Path):
+    message = f"is 50000, but the game of checkpoint {game} ends after env.atari.max_frames.* 18000"
+    with pytest.raises(ConfigError, match=message):
+        evaluate([str(game)], max_frames_per_episode=50_000)
+
+
+@pytest.mark.atari
+@pytest.mark.parametrize(
+    ("settings", "protocol"),
+    [
+        ({}, "custom"),  # trained with an epsilon of 0.001
+        ({"epsilon": 0.05}, "dqn_2015"),
+        ({"epsilon": 0.05, "max_frames_per_episode": 18_000}, "dqn_2015"),
+        ({"epsilon": 0.05, "max_frames_per_episode": 17_999}, "custom"),
+    ],
+)
+def test_the_protocol_is_that_of_the_score(
+    game: Path, settings: dict[str, Any], protocol: str, monkeypatch: pytest.MonkeyPatch
+):
+    none = Episodes(np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.bool_))
+    monkeypatch.setattr(module, "run_episodes", lambda *a, **k: none)
+    (score,) = evaluate([str(game)], episodes=1, **settings)
+    assert score.stamp["protocol"] == protocol
 
 
 @pytest.mark.atari

@@ -20,8 +20,10 @@ from lrl.report.statistics import summarise
 from lrl.types import ConfigError
 
 
-def score(checkpoint: str, env: EnvConfig, returns: list[float], timeouts: int = 0) -> Score:
-    training = {"seed": 7, "learner_steps": 10, "env_steps": 20, "frames": 80}
+def score(
+    checkpoint: str, env: EnvConfig, returns: list[float], timeouts: int = 0, seed: int = 7
+) -> Score:
+    training = {"seed": seed, "learner_steps": 10, "env_steps": 20, "frames": 80}
     episodes = Episodes(
         np.array(returns),
         np.arange(len(returns)) + 5,
@@ -32,8 +34,8 @@ def score(checkpoint: str, env: EnvConfig, returns: list[float], timeouts: int =
 
 
 CARTPOLE = score("a.ckpt", EnvConfig(), [100.0, 400.0, 300.0, 500.0], timeouts=1)
-PONG = [score(f"pong{n}", EnvConfig("ALE/Pong-v5"), [n, n + 2.0]) for n in (10, 12, 17)]
-BREAKOUT = [score(f"b{n}", EnvConfig("ALE/Breakout-v5"), [n, n + 2.0]) for n in (100, 200)]
+PONG = [score(f"pong{n}", EnvConfig("ALE/Pong-v5"), [n, n + 2.0], seed=n) for n in (10, 12, 17)]
+BREAKOUT = [score(f"b{n}", EnvConfig("ALE/Breakout-v5"), [n, n + 2.0], seed=n) for n in (10, 100)]
 
 
 def test_a_score_by_hand():
@@ -74,12 +76,23 @@ def test_runs_of_one_environment_are_aggregated_by_their_means():
 def test_games_are_aggregated_by_human_normalised_scores_in_groups():
     result = aggregate([*PONG, *BREAKOUT])
     pong = [(mean + 20.7) / 35.3 for mean in (11.0, 13.0, 18.0)]
-    breakout = [(mean - 1.7) / 28.8 for mean in (101.0, 201.0)]
+    breakout = [(mean - 1.7) / 28.8 for mean in (11.0, 101.0)]
     assert result["human-normalised"].count == 5
     expected = {
         key: pytest.approx(value) for key, value in asdict(summarise([pong, breakout])).items()
     }
     assert asdict(result["human-normalised"]) == expected
+
+
+def test_checkpoints_that_share_a_training_seed_are_no_independent_runs():
+    """Two of one run, or of two algorithms: their spread is not that of training runs."""
+    twin = score("best.ckpt", EnvConfig("ALE/Pong-v5"), [3.0], seed=12)
+    result = aggregate([*PONG, twin, *BREAKOUT])
+    for name in ("ALE/Pong-v5", "human-normalised"):
+        assert (result[name].iqm_low, result[name].iqm_high) == (None, None)
+    assert result["ALE/Pong-v5"].mean == (11.0 + 13.0 + 18.0 + 3.0) / 4
+    assert result["ALE/Breakout-v5"] == summarise([[11.0, 101.0]])
+    assert aggregate([*PONG, *BREAKOUT])["human-normalised"].iqm_low is not None  # seed 10 twice
 
 
 def test_those_unlike_the_first_are_named():
@@ -139,6 +152,8 @@ def test_a_folder_needs_a_name_in_it(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="whose folder cannot be made"):
         score_files(str(tmp_path / "file/scores"), overwrite=False)
+    with pytest.raises(ConfigError, match="'/proc/scores', whose folder cannot be written"):
+        score_files("/proc/scores", overwrite=False)
 
 
 def test_a_full_disk_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.filmed_envs import DIARY
-from helpers.training_runs import Run, make_run, quiet, small_agent, small_data
+from helpers.training_runs import (
+    Run,
+    environment_for_subprocess,
+    make_run,
+    quiet,
+    small_agent,
+    small_data,
+)
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -19,6 +28,7 @@ from lrl import ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig
 from lrl.callbacks import EpisodeVideo, video
 from lrl.evaluation import VALIDATION_SEED
 from lrl.networks import ImplicitQuantileHead
+from lrl.video import film, writers
 
 pytestmark = quiet
 
@@ -60,8 +70,8 @@ def test_the_film_is_of_the_first_evaluation_episode(tmp_path, monkeypatch):
                 cut.append((moment.step, moment.ending))
             yield moment
 
-    original = video.film_episode
-    monkeypatch.setattr(video, "film_episode", film_episode)
+    original = film.film_episode
+    monkeypatch.setattr(film, "film_episode", film_episode)
     diary_run(tmp_path / "1", 20, evaluation=EvaluationConfig(2, 4, 0.25)).fit()
     diary_run(tmp_path / "2", 20, evaluation=EvaluationConfig(2, 4, None, 7)).fit()
     monkeypatch.setattr(video, "_SECONDS", 0.2)  # at 25 steps a second
@@ -99,7 +109,7 @@ def test_a_film_that_fails_is_reported_and_training_goes_on(tmp_path, monkeypatc
     def fail(*args: Any) -> None:
         raise OSError("the camera fell down")
 
-    monkeypatch.setattr(video, "shoot", fail)
+    monkeypatch.setattr(writers, "shoot", fail)
     with caplog.at_level(logging.ERROR):
         run = diary_run(tmp_path, 20).fit()
     assert run.trainer.global_step == 20
@@ -131,3 +141,22 @@ def test_an_environment_that_cannot_be_filmed_is_refused(tmp_path):
 def test_a_negative_interval_is_refused():
     with pytest.raises(ConfigError, match=r"video_interval_learner_steps must be .*, got -1"):
         EpisodeVideo(-1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_runs_without_films_import_none_of_what_films_need():
+    # Lightning itself, through torchmetrics and torchvision, may bring a part of PIL.
+    code = (
+        "import sys, lightning.pytorch.loggers\n"
+        "before = set(sys.modules)\n"
+        "import lrl.callbacks\n"
+        "films = ('PIL', 'tensorboard', 'lrl.video.')\n"
+        "print(*(name for name in set(sys.modules) - before if name.startswith(films)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=290, env=environment_for_subprocess(),
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []

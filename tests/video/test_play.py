@@ -15,7 +15,8 @@ from helpers.training_runs import make_run, small_agent, small_data
 from PIL import Image
 
 from lrl.__main__ import main
-from lrl.envs import EnvConfig
+from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.envs import AtariConfig, EnvConfig
 from lrl.evaluation import TEST_SEED, EvaluationConfig, run_episodes
 from lrl.learner.agent import load_agent
 from lrl.networks import CategoricalHead, ImplicitQuantileHead, QuantileHead, ScalarHead
@@ -79,6 +80,32 @@ def test_epsilon_and_the_cap_may_be_changed(checkpoint, tmp_path):
     assert played.returns.tolist() == expected.returns.tolist()
 
 
+def test_the_last_seed_before_those_of_training_may_be_played(checkpoint, tmp_path):
+    played = play(str(checkpoint), str(tmp_path / "a.gif"), first_seed=TRAINING_SEED_FLOOR - 1)
+    assert played.lengths.tolist() == [12]
+
+
+@pytest.mark.parametrize(
+    ("env", "steps"),
+    [
+        (EnvConfig(DIARY, max_episode_steps=5), 5),
+        pytest.param(
+            EnvConfig("ALE/Pong-v5", atari=AtariConfig(max_frames_per_episode=40)), 10,
+            marks=[pytest.mark.atari, pytest.mark.slow],
+        ),
+    ],
+)  # fmt: skip
+def test_a_limit_of_the_environment_is_a_timeout_as_in_evaluation(tmp_path, env, steps: int):
+    agent = load_agent(trained(tmp_path, env=env))
+    played = play(str(agent.path), str(tmp_path / "out.gif"), epsilon=0.0)
+    policy = agent.policy()
+    expected = run_episodes(
+        agent.env, lambda o: policy(o)[0], [TEST_SEED], epsilon=0.0, max_frames=108_000
+    )
+    assert played.lengths.tolist() == expected.lengths.tolist() == [steps]
+    assert played.timed_out.tolist() == expected.timed_out.tolist() == [env.is_atari]
+
+
 def test_the_film_lies_in_the_folder_of_the_run(checkpoint):
     pytest.importorskip("av")
     play(str(checkpoint), first_seed=3)
@@ -132,6 +159,10 @@ def nothing_is_played(monkeypatch):
     [
         ({"episodes": 0}, "episodes must be at least 1, got 0"),
         ({"first_seed": -1}, "first_seed must be at least 0, got -1"),
+        (
+            {"first_seed": TRAINING_SEED_FLOOR - 1, "episodes": 2},
+            "first_seed is 16777215 and episodes 2, but seeds from 16777216 on are for training",
+        ),
         ({"max_steps": 0}, "max_steps must be at least 1, or null, got 0"),
         ({"fps": 0.0}, r"fps must be between 0\.1 and 1000, or null, got 0\.0"),
         ({"epsilon": 1.5}, r"evaluation\.epsilon must be between 0 and 1, got 1\.5"),

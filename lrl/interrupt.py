@@ -24,9 +24,14 @@ class Interrupt:
     def install(self) -> None:
         """Take over SIGINT, if this is the main thread and nobody else has."""
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Our own where Lightning has put it back, which it does after `on_exception`.
+        if is_main and signal.getsignal(signal.SIGINT) in (
+            signal.default_int_handler,
+            self._handle,
+        ):
             self.requested = False  # whatever an earlier run was asked for
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            signal.signal(signal.SIGINT, self._handle)
+            self._previous = signal.default_int_handler
 
     def uninstall(self) -> None:
         """Give SIGINT back; idempotent."""
@@ -41,7 +46,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested or self._previous is None:
             self.requested = False
             raise KeyboardInterrupt(AT_ONCE)
         self.requested = True

@@ -90,9 +90,21 @@ def test_other_threads_leave_signals_alone(interrupt: Interrupt):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_second_interrupt_says_that_it_came_in_the_middle():
-    interrupt = Interrupt()
+def test_a_second_interrupt_says_that_it_came_in_the_middle(interrupt: Interrupt):
+    interrupt.install()
     interrupt._handle(2, None)
     with pytest.raises(KeyboardInterrupt, match="at once"):
         interrupt._handle(2, None)
     interrupt.check()  # the request is spent
+
+
+def test_once_given_back_it_waits_for_nobody_though_lightning_puts_it_back(interrupt: Interrupt):
+    interrupt.install()
+    handler = signal.getsignal(signal.SIGINT)
+    interrupt.uninstall()
+    signal.signal(signal.SIGINT, handler)  # as Lightning does at the end of an interrupted run
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    interrupt.install()
+    signal.raise_signal(signal.SIGINT)
+    assert interrupt.requested

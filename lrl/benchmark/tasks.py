@@ -84,9 +84,7 @@ _ALGORITHMS = (
     _algorithm("munchausen_iqn", "ImplicitQuantileHead", "MunchausenBootstrap"),
     _algorithm("rainbow", "CategoricalHead", "DoubleBootstrap", _NOISY, True, "Greedy"),
     _algorithm("apex", "ScalarHead", "DoubleBootstrap", ("dueling=true",), True, "EpsilonLadder"),
-    _algorithm(
-        "beyond_the_rainbow", "ImplicitQuantileHead", "MunchausenBootstrap", _NOISY, True, "Greedy"
-    ),
+    _algorithm("beyond_the_rainbow", "ImplicitQuantileHead", "MunchausenBootstrap", _NOISY, True),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -12,6 +13,9 @@ def main() -> None:
 
         print(f"lrl {__version__}")
         return
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # your own parts, as with `python -m lrl`
     from lrl import commands
 
     if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:

@@ -177,7 +177,7 @@ class LrlCLI(LightningCLI):
         if not self.trainer.is_global_zero:
             return
         best = callback.best_model_path
-        path = best or callback.last.last_model_path
+        path = best or callback.last.last_model_path or self._checkpoint
         score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
         print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")

@@ -57,7 +57,7 @@ MISTAKES = {
         ["--ckpt_path", "best", "--name", "x"],
         "no run in runs/x has checkpoints/best",
     ),
-    "wrong file": (["--ckpt_path", "base.yaml"], "checkpoint base.yaml cannot be read"),
+    "wrong file": (["--ckpt_path", "base.yaml"], "checkpoint base.yaml is damaged, or no"),
     "unknown key": (["--ckpt_path", "CHECKPOINT", "--episods", "5"], "--episods"),
     "wrong type": (["--ckpt_path", "CHECKPOINT", "--episodes", "many"], "episodes"),
     "wrong value": (

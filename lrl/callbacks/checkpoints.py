@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from lrl.evaluator import EvaluatorError
 from lrl.interrupt import AT_ONCE
 from lrl.types import ConfigError
 
@@ -165,8 +166,8 @@ class LastCheckpoint(Checkpoint):
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Save on Ctrl-C and SIGTERM; after any other exception the state may be wrong."""
-        asked_to_stop = isinstance(exception, (KeyboardInterrupt, SIGTERMException))
+        """Save on Ctrl-C, SIGTERM and when evaluation fails; else the state may be wrong."""
+        asked_to_stop = isinstance(exception, (KeyboardInterrupt, SIGTERMException, EvaluatorError))
         asked_to_stop &= AT_ONCE not in exception.args  # it came in the middle of something
         if asked_to_stop and trainer.global_step > 0 and trainer.world_size == 1:
             try:

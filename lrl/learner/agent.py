@@ -87,7 +87,9 @@ def load_agent(path: str | Path, device: torch.device | str = "cpu") -> Agent:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, by what is damaged
-        raise ConfigError(f"checkpoint {path} cannot be read: {_reason(error)}") from error
+        raise ConfigError(
+            f"checkpoint {path} is damaged, or no checkpoint: {_reason(error)}"
+        ) from error
     if not isinstance(content, dict) or STAMP_KEY not in content:
         raise ConfigError(
             f"checkpoint {path} has no protocol stamp: it was not written by lrl, or before "

@@ -97,8 +97,8 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     for module in paths:
         if module.partition(".")[0] not in _TRUSTED and not _is_imported(module):
             raise ConfigError(
-                f"the checkpoint's environment needs {module}: import its module before (on the "
-                "command line: --modules)"
+                f"the checkpoint's environment needs {module}: import it before (on the command "
+                f"line: --modules {_module_of(module)})"
             )
     settings["atari"] = AtariConfig(**settings["atari"])
     settings["wrappers"] = [WrapperConfig(**wrapper) for wrapper in settings["wrappers"]]
@@ -132,6 +132,12 @@ def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
         "evaluation.max_frames_per_episode": max_frames,
     }
     return {name: v for name, v in flat.items() if name.removeprefix("env.") not in _TRAINING_ONLY}
+
+
+def _module_of(path: str) -> str:
+    """Return the module of a class's path, or the module itself: those begin with small letters."""
+    module, _, name = path.rpartition(".")
+    return module if module and name[:1].isupper() else path
 
 
 def _is_imported(path: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lrl.envs import EnvConfig
+from lrl.envs.config import FIVE_MINUTES_FRAMES
 from lrl.evaluation import Episodes
 from lrl.learner.stamp import differences, machine
 from lrl.report.human_scores import human_normalised
@@ -56,8 +57,15 @@ class Score:
 
     @property
     def human_normalised(self) -> float | None:
-        """Mean return between random play (0) and a human (1), where both are known."""
+        """Mean return between random play (0) and a human (1), where both are known.
+
+        None where episodes were cut off earlier than any named protocol does: a game of seconds
+        that nobody has lost yet would count as a human's.
+        """
         if not EnvConfig(self.environment).is_atari:
+            return None
+        limit = self.stamp["evaluation"]["max_frames_per_episode"]
+        if limit < FIVE_MINUTES_FRAMES and self.episodes.timed_out.any():
             return None
         from lrl.envs.atari import game_of  # 0.4 s, and not every agent needs it
 

@@ -163,6 +163,7 @@ def test_an_error_in_an_episode_ends_the_run_with_its_traceback(tmp_path: Path):
     run = run_of(tmp_path, "background", env=faulty("error"))
     with pytest.raises(EvaluatorError, match=r"evaluator .* failed:(?s:.*)the ball is lost"):
         run.fit()
+    assert torch.load(run.checkpoint("last"), weights_only=True)["global_step"] >= 10
 
 
 def test_a_callback_that_waits_for_lightnings_validation_is_refused(tmp_path: Path):

@@ -21,7 +21,12 @@ from lrl.types import ConfigError
 
 
 def score(
-    checkpoint: str, env: EnvConfig, returns: list[float], timeouts: int = 0, seed: int = 7
+    checkpoint: str,
+    env: EnvConfig,
+    returns: list[float],
+    timeouts: int = 0,
+    seed: int = 7,
+    cap: int = 108_000,
 ) -> Score:
     training = {"seed": seed, "learner_steps": 10, "env_steps": 20, "frames": 80}
     episodes = Episodes(
@@ -29,7 +34,7 @@ def score(
         np.arange(len(returns)) + 5,
         np.arange(len(returns)) < timeouts,
     )
-    stamp = make_stamp(env, EvaluationConfig(), **training)
+    stamp = make_stamp(env, EvaluationConfig(max_frames_per_episode=cap), **training)
     return Score(checkpoint, stamp, episodes, TEST_SEED, 1.5)
 
 
@@ -50,6 +55,16 @@ def test_a_score_by_hand():
     assert written["statistics"]["iqm"] == 350.0
     assert (written["episodes"], written["seconds"]) == (4, 1.5)
     assert (written["first_seed"], written["last_seed"]) == (TEST_SEED, TEST_SEED + 3)
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "cap", "known"),
+    [(1, 18_000, True), (1, 17_999, False), (0, 300, True)],
+    ids=["a protocol's cap", "cut off early", "over early"],
+)
+def test_games_cut_off_earlier_than_any_protocol_does_are_not_compared(timeouts, cap, known):
+    pong = score("p", EnvConfig("ALE/Pong-v5"), [-1.0, -1.0], timeouts, cap=cap)
+    assert (pong.human_normalised is not None) == known
 
 
 @pytest.mark.parametrize(

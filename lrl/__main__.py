@@ -15,7 +15,7 @@ def main() -> None:
         return
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # your own parts, as with `python -m lrl`
+        sys.path.append(here)  # your own parts, as with `python -m lrl`
     from lrl import commands
 
     if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:

@@ -14,6 +14,8 @@ import pytest
 from helpers.checkpoints import trained
 from helpers.command_line import Project, quiet_commands
 
+from lrl import commands
+from lrl.__main__ import main
 from lrl.commands import COMMANDS, read_arguments
 from lrl.report import evaluate as evaluating
 
@@ -139,3 +141,13 @@ def test_help_lists_these_commands_too(command):
     text = " ".join(out.split())
     for name, entry in COMMANDS.items():
         assert f"{name} ({entry.summary})" in text
+
+
+def test_modules_in_the_current_folder_are_found_after_all_others(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["elsewhere"])
+    monkeypatch.setattr(sys, "argv", ["lrl", "evaluate"])
+    monkeypatch.setattr(commands, "run", lambda name, arguments: 0)
+    with pytest.raises(SystemExit):
+        main()
+    assert sys.path == ["elsewhere", str(tmp_path)]

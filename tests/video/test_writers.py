@@ -147,7 +147,9 @@ def test_a_file_that_exists_is_kept_unless_it_may_be_replaced(tmp_path):
     path = tmp_path / "film.gif"
     path.write_text("precious")
     with (
-        pytest.raises(ConfigError, match=r"film\.gif exists: choose another name, or set overw"),
+        pytest.raises(
+            ConfigError, match=r"film\.gif exists: choose another name, or --overwrite true"
+        ),
         open_video(path, 15.0),
     ):
         pytest.fail("opened")

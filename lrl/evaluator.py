@@ -16,18 +16,12 @@ import torch
 from lrl.actors.config import ActorConfig
 from lrl.actors.errors import errors_sent_to
 from lrl.actors.handle import Handle
-from lrl.actors.policy import NetworkPolicy
+from lrl.actors.policy import SubscribedPolicy, publish_weights
 from lrl.actors.process import isolate
 from lrl.actors.supervisor import Supervisor
 from lrl.envs import EnvConfig
 from lrl.evaluation import Episodes, run_episodes
-from lrl.networks.q_network import (
-    NetworkRecipe,
-    QNetwork,
-    read_vector,
-    vector_size,
-    write_vector,
-)
+from lrl.networks.q_network import NetworkRecipe, QNetwork
 from lrl.transport import StopRequested, WeightStore
 from lrl.transport.shared import SharedBlock
 
@@ -104,23 +98,19 @@ def run_evaluator(
         os.nice(_NICENESS)
     torch.set_num_threads(1)
     with errors_sent_to(errors):
-        network = plan.network.build()
+        policy = SubscribedPolicy(plan.network.build(), store, noise=False)
         try:
             while True:
                 _show_life(board)
                 if board.state["asked"][0] == board.state["done"][0]:
                     time.sleep(_IDLE_SECONDS)
                 else:
-                    _evaluate(plan, network, store, board)
+                    _evaluate(plan, policy, board)
         except StopRequested:
             os._exit(0)  # taking torch down costs half a second of a niced process; nothing is lost
 
 
-def _evaluate(plan: EvaluatorPlan, network: QNetwork, store: WeightStore, board: Board) -> None:
-    vector = torch.empty(vector_size(network), dtype=torch.float32)
-    learner_step = store.read(vector.numpy())
-    read_vector(network, vector)
-    policy = NetworkPolicy(network, noise=False)
+def _evaluate(plan: EvaluatorPlan, policy: SubscribedPolicy, board: Board) -> None:
     episodes = run_episodes(
         plan.env,
         lambda observation: policy(observation)[0],
@@ -132,7 +122,7 @@ def _evaluate(plan: EvaluatorPlan, network: QNetwork, store: WeightStore, board:
     board.results["return"] = episodes.returns
     board.results["length"] = episodes.lengths
     board.results["timed_out"] = episodes.timed_out
-    board.state["done"] = learner_step
+    board.state["done"] = policy.version  # of all steps: the learner publishes no other meanwhile
 
 
 def _show_life(board: Board) -> None:
@@ -191,9 +181,7 @@ class Evaluator(Supervisor[EvaluatorHandle]):
         """
         if self.is_busy:
             raise ValueError("the evaluator is busy; wait for its result")
-        vector = torch.empty(vector_size(network), dtype=torch.float32)
-        write_vector(network, vector)
-        self._store.publish(vector.numpy(), learner_step)
+        publish_weights(network, self._store, learner_step)
         self._board.state["asked"] = learner_step
 
     def results(self) -> Episodes:

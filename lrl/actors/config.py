@@ -51,7 +51,8 @@ class ActorConfig:
     max_restarts: int = 5
     """Restarts of one actor within any 60 seconds before the run ends."""
     timeout_seconds: float = 60.0
-    """An actor that makes no progress for so long is killed; start-up may take twice as long."""
+    """An actor that makes no progress for so long is killed; start-up may take twice as long.
+    The evaluator, where there is one, has ten times as long."""
     start_method: Literal["auto", "forkserver", "spawn"] = "auto"
     """How processes start; `auto` is forkserver where the system has it, else spawn."""
     chunk_rows: int = 64

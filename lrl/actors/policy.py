@@ -13,7 +13,7 @@ import torch
 from lrl.actors.remote import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
-from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size
+from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, write_vector
 from lrl.transport import WeightStore
 
 
@@ -68,6 +68,13 @@ def _toggle(modules: list[dict[str, Any]]) -> None:
         attributes["training"] = not attributes["training"]
 
 
+def publish_weights(network: QNetwork, store: WeightStore, version: int) -> None:
+    """Copy a network's weights and buffers into the store, as its latest version."""
+    vector = torch.empty(store.num_parameters, dtype=torch.float32)
+    write_vector(network, vector)
+    store.publish(vector.numpy(), version)
+
+
 class SubscribedPolicy:
     """A copy of the online network that takes new weights from the weight store before acting.
 
@@ -77,7 +84,9 @@ class SubscribedPolicy:
     Args:
         network: The network, on its device.
         store: The weights.
-        device: See `NetworkPolicy`; so is `noise_per_row`.
+        device: See `NetworkPolicy`, as for the next two.
+        noise: See `NetworkPolicy`.
+        noise_per_row: See `NetworkPolicy`.
     """
 
     def __init__(
@@ -85,10 +94,11 @@ class SubscribedPolicy:
         network: QNetwork,
         store: WeightStore,
         device: torch.device | str = "cpu",
+        noise: bool = True,
         noise_per_row: bool = False,
     ) -> None:
         network.requires_grad_(False).eval()
-        self.policy = NetworkPolicy(network, device, noise_per_row=noise_per_row)
+        self.policy = NetworkPolicy(network, device, noise, noise_per_row)
         self.store = store
         self.version = -1
         self._vector = torch.empty(vector_size(network), dtype=torch.float32)

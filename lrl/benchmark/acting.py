@@ -23,18 +23,17 @@ from statistics import median
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
-from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy
+from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, publish_weights
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec
 from lrl.networks import Encoder, MLPEncoder, NatureEncoder, NetworkRecipe, ScalarHead
-from lrl.networks.q_network import vector_size, write_vector
+from lrl.networks.q_network import vector_size
 from lrl.recipe import Recipe
 from lrl.schedules import Constant
 from lrl.transport import ChunkQueue, Requester, WeightStore
@@ -233,10 +232,8 @@ def measure_requests(
 def _network(env: EnvConfig, encoder: Callable[..., Encoder]) -> tuple[NetworkRecipe, WeightStore]:
     recipe = NetworkRecipe(make_spec(env), Recipe.of(encoder), Recipe.of(ScalarHead))
     network = recipe.build()
-    vector = torch.empty(vector_size(network))
-    write_vector(network, vector)
-    store = WeightStore(len(vector))
-    store.publish(vector.numpy(), version=0)
+    store = WeightStore(vector_size(network))
+    publish_weights(network, store, version=0)
     return recipe, store
 
 

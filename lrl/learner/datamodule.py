@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
+from lrl.actors.policy import publish_weights
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
@@ -22,7 +23,7 @@ from lrl.learner.launch import start_source
 from lrl.learner.sources import Source
 from lrl.learner.stamp import make_stamp
 from lrl.learner.threads import share_cores
-from lrl.networks.q_network import QNetwork, vector_size, write_vector
+from lrl.networks.q_network import QNetwork, vector_size
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
 from lrl.transport import WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
@@ -76,6 +77,7 @@ class ReplayDataModule(L.LightningDataModule):
         self.store: WeightStore | None = None
         self._env_spec: EnvSpec | None = None
         self._threads_before: int | None = None
+        self._threads = torch.get_num_threads()
 
     @property
     def env_spec(self) -> EnvSpec:
@@ -114,6 +116,7 @@ class ReplayDataModule(L.LightningDataModule):
         busy = self.actors.num_actors + self.inference.busy_threads
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
+        self._threads = torch.get_num_threads()
         if self.dataset is None:
             self._build_dataset(spec, sampler)
 
@@ -176,9 +179,7 @@ class ReplayDataModule(L.LightningDataModule):
     def publish(self, network: QNetwork, version: int) -> None:
         """Give the actors new weights; without actors in the background there is nothing to do."""
         if self.store is not None:
-            vector = torch.empty(vector_size(network), dtype=torch.float32)
-            write_vector(network, vector)
-            self.store.publish(vector.numpy(), version)
+            publish_weights(network, self.store, version)
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
@@ -191,7 +192,7 @@ class ReplayDataModule(L.LightningDataModule):
     def stamp(self) -> dict[str, Any]:
         """Return the protocol stamp of the agent as it is now (all ranks act equally much)."""
         env_steps = self.dataset.env_steps * self._trainer().world_size if self.dataset else 0
-        return make_stamp(
+        stamp = make_stamp(
             self.env,
             self.evaluation,
             seed=self.seed,
@@ -199,6 +200,8 @@ class ReplayDataModule(L.LightningDataModule):
             env_steps=env_steps,
             frames=env_steps * self.env_spec.frame_skip,
         )
+        stamp["hardware"]["torch_threads"] = self._threads  # the summary is written after `close`
+        return stamp
 
     def check(self) -> None:
         """Raise if a signal asks for the end."""

@@ -181,6 +181,7 @@ def test_summary_of_a_finished_run(run):
     }  # fmt: skip
     assert stamp["versions"]["torch"] == torch.__version__
     assert stamp["hardware"]["torch_threads"] >= 1
+    assert stamp["hardware"]["torch_threads"] == run.data.learner_threads
 
 
 def test_the_table_of_actors_shows_every_actor():

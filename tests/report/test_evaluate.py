@@ -260,11 +260,17 @@ def test_the_protocol_is_that_of_the_score(
 
 @pytest.mark.atari
 @pytest.mark.slow
-def test_a_game_is_normalised_by_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    env = EnvConfig("ALE/Freeway-v5")
-    path = trained(tmp_path, env=env)
-    (score,) = evaluate([str(path)], episodes=2, max_frames_per_episode=400)
-    assert score.episodes.timed_out.all()
-    assert score.episodes.lengths.tolist() == [100, 100]
+def test_a_game_is_normalised_by_the_table_if_it_was_played_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = str(trained(tmp_path, env=EnvConfig("ALE/Freeway-v5")))
+    (score,) = evaluate([path], episodes=2)
+    assert not score.episodes.timed_out.any()
     assert score.human_normalised == pytest.approx(score.return_mean / 29.6)
     assert f"{score.return_mean / 29.6:.0%}" in capsys.readouterr().out
+
+    (cut_off,) = evaluate([path], episodes=2, max_frames_per_episode=400)
+    assert cut_off.episodes.lengths.tolist() == [100, 100]
+    assert cut_off.episodes.timed_out.all()
+    assert cut_off.human_normalised is None
+    assert " -  " in capsys.readouterr().out.splitlines()[-1]

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
-from lrl.benchmark import scores
+from lrl.benchmark import curves, scores
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -23,7 +25,8 @@ def command(monkeypatch, tmp_path, capsys):
     (tmp_path / "configs").symlink_to(CONFIGS)
     monkeypatch.chdir(tmp_path)
 
-    def run(task: scores.Task, seed: int) -> dict[str, object]:
+    def run(task: scores.Task, seed: int, kept: Path | None) -> dict[str, object]:
+        assert kept is None
         ran.append((task.name, seed))
         if len(ran) == 3:
             raise KeyboardInterrupt
@@ -96,3 +99,38 @@ def test_a_run_is_what_its_row_says(monkeypatch):
     assert (row["task"], row["seed"], row["learner_steps"]) == ("short", 7, 20)
     assert float(str(row["score"])) >= 8.0
     assert 1.0 < float(str(row["seconds"])) < 170.0
+
+
+def test_the_curve_of_a_kept_run_is_read_and_drawn(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    version = tmp_path / "kept/pong_laptop_1/pong_laptop/version_0"
+    with SummaryWriter(str(version)) as writer:
+        for step, env_steps, score, second in (
+            (5, 40, None, 3),
+            (10, 80, -20.5, 60),
+            (15, 120, None, 70),
+        ):
+            writer.add_scalar("count/env_steps", env_steps, step, walltime=1000 + second)
+            if score is not None:
+                writer.add_scalar("eval/return_mean", score, step, walltime=1000 + second)
+                writer.add_scalar("eval/return_std", 0.5, step, walltime=1000 + second)
+        writer.add_scalar("eval/return_mean", 3.0, 17, walltime=1100)
+        writer.add_scalar("eval/return_std", 1.5, 17, walltime=1100)
+    (tmp_path / "docs/images").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["curves", "kept", "pong_laptop"])
+    monkeypatch.setattr(EventAccumulator, "FirstEventTimestamp", lambda self: 1000.0)
+    curves.main()
+    assert Path("docs/curves_pong_laptop.csv").read_text().splitlines() == [
+        "seed,learner_steps,env_steps,seconds,return_mean,return_std",
+        "1,10,80,60,-20.5,0.5",
+        "1,17,120,100,3.0,1.5",
+    ]
+    assert Path("docs/images/pong_laptop.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_of_runs_that_were_not_kept_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["curves", str(tmp_path), "pong_laptop"])
+    with pytest.raises(SystemExit, match="2"):
+        curves.main()
+    assert f"{tmp_path} has no runs of pong_laptop" in capsys.readouterr().err

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -50,9 +51,16 @@ def append_row(path: Path, row: dict[str, object]) -> None:
         writer.writerow(row)
 
 
-def run(task: Task, seed: int) -> dict[str, object]:
-    """Train and test a task in processes of their own; return its row."""
-    with tempfile.TemporaryDirectory() as runs:
+def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
+    """Train and test a task in processes of their own; return its row.
+
+    Args:
+        task: What to train.
+        seed: Seed of the training.
+        kept: Folder in which the run stays as `TASK_SEED`; none to delete it.
+    """
+    folder = None if kept is None else str(kept / f"{task.name}_{seed}")
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as runs:
         command = [sys.executable, "-m", "lrl"]
         settings = ["--config", f"configs/{task.recipe}.yaml", "--runs", runs]
         seeded = [*settings, "--seed_everything", str(seed), *task.settings]
@@ -118,6 +126,7 @@ def main() -> None:
     names = [task.name for task in TASKS]
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="Tasks to run; all if none.")
     parser.add_argument("--csv", type=Path, default=Path("docs/scores.csv"), help="File of rows.")
+    parser.add_argument("--runs", type=Path, help="Folder in which runs stay; deleted if none.")
     parser.add_argument("--table", action="store_true", help="Print the table and run nothing.")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.tasks) - set(names))
@@ -130,7 +139,7 @@ def main() -> None:
             continue
         for seed in range(task.seeds):
             if (task.name, seed, task.digest) not in done:
-                row = run(task, seed)
+                row = run(task, seed, arguments.runs)
                 append_row(arguments.csv, row)
                 print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     print(table(read_rows(arguments.csv)))

@@ -105,7 +105,7 @@ def _play(agent: Agent, seeds: range, device: torch.device) -> Score:
         max_frames=agent.stamp["evaluation"]["max_frames_per_episode"],
         num_threads=torch.get_num_threads(),
     )
-    return Score(str(agent.path), agent.stamp, episodes, seeds[0], time.perf_counter() - started)
+    return Score(str(agent.path), agent.stamp, episodes, time.perf_counter() - started)
 
 
 def _check_seeds(first_seed: int, episodes: int) -> None:

@@ -35,15 +35,18 @@ class Score:
         checkpoint: Its path.
         stamp: Its protocol stamp, with the `evaluation` that this score is of.
         episodes: Results, in the order of the seeds.
-        first_seed: Seed of the first episode; the others count up.
         seconds: Wall time of the episodes.
     """
 
     checkpoint: str
     stamp: Mapping[str, Any]
     episodes: Episodes
-    first_seed: int
     seconds: float
+
+    @property
+    def first_seed(self) -> int:
+        """Seed of the first episode; the others count up."""
+        return self.stamp["evaluation"]["first_seed"]
 
     @property
     def environment(self) -> str:

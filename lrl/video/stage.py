@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -114,6 +115,8 @@ class GymStage(Stage):
 
     def __init__(self, config: EnvConfig) -> None:
         self._id = config.id
+        if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else SDL complains of no screen
         with warnings.catch_warnings():  # what follows says it better
             warnings.filterwarnings("ignore", message=".*initialised with render_mode")
             try:

@@ -35,7 +35,8 @@ def score(
         np.arange(len(returns)) < timeouts,
     )
     stamp = make_stamp(env, EvaluationConfig(max_frames_per_episode=cap), **training)
-    return Score(checkpoint, stamp, episodes, TEST_SEED, 1.5)
+    stamp["evaluation"]["first_seed"] = TEST_SEED
+    return Score(checkpoint, stamp, episodes, 1.5)
 
 
 CARTPOLE = score("a.ckpt", EnvConfig(), [100.0, 400.0, 300.0, 500.0], timeouts=1)

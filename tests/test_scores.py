@@ -129,6 +129,12 @@ def test_the_curve_of_a_kept_run_is_read_and_drawn(tmp_path, monkeypatch):
     assert Path("docs/images/pong_laptop.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_newest_of_kept_runs_counts(tmp_path):
+    for number in (0, 2, 10):
+        (tmp_path / f"pong/version_{number}").mkdir(parents=True)
+    assert scores.newest_version(tmp_path) == tmp_path / "pong/version_10"
+
+
 def test_curves_of_runs_that_were_not_kept_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["curves", str(tmp_path), "pong_laptop"])
     with pytest.raises(SystemExit, match="2"):

@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lrl.benchmark.scores import newest_version
 from lrl.benchmark.tasks import TASKS
 
 FIELDS: tuple[str, ...] = (
@@ -92,8 +93,8 @@ def main() -> None:
     (task,) = (task for task in TASKS if task.name == arguments.task)
     rows = []
     for seed in range(task.seeds):
-        for version in sorted(arguments.runs.glob(f"{task.name}_{seed}/*/version_*")):
-            rows += read_curve(version, seed)
+        if (folder := arguments.runs / f"{task.name}_{seed}").is_dir():
+            rows += read_curve(newest_version(folder), seed)
     if not rows:
         parser.error(f"{arguments.runs} has no runs of {task.name}")
     write_rows(Path(f"docs/curves_{task.name}.csv"), rows)

@@ -2,7 +2,7 @@
 
 Run `python -m lrl.benchmark.scores` from the root of the repository. Runs that the file already
 holds are left out, so that hours of runs can be done in pieces; `--table` prints what it holds.
-A recipe that was changed since is run again.
+A recipe that was changed since is run again. `--runs` keeps the runs, for `lrl.benchmark.curves`.
 A run's score is the mean return of its best checkpoint over the episodes of `lrl test`, whose
 seeds neither training nor its evaluations use.
 """
@@ -26,6 +26,7 @@ from statistics import median
 import torch
 
 from lrl.benchmark.tasks import TASKS, Task
+from lrl.runs import versions
 
 FIELDS: tuple[str, ...] = (
     "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
@@ -71,7 +72,7 @@ def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
         score = re.search(r"return (-?[\d.]+) ± ([\d.]+) over (\d+) episodes", output)
         if score is None:
             raise RuntimeError(f"lrl test printed no score:\n{output}")
-        summary = json.loads(next(Path(runs).glob("*/version_0/summary.json")).read_text())
+        summary = json.loads((newest_version(Path(runs)) / "summary.json").read_text())
     return {
         "task": task.name,
         "seed": seed,
@@ -85,6 +86,12 @@ def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
         "torch": torch.__version__.partition("+")[0],
         "digest": task.digest,
     }
+
+
+def newest_version(runs: Path) -> Path:
+    """Return the folder of the newest run in `runs`; a kept one may lie beside interrupted ones."""
+    (named,) = runs.iterdir()
+    return versions(runs, named.name)[-1]
 
 
 def _call(command: Sequence[str]) -> str:

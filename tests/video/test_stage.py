@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -129,3 +130,14 @@ def test_another_game_than_the_one_that_is_played_is_an_error():
 
     with pytest.raises(RuntimeError, match=r"pictures are of another game: reward is .* but .*"):
         play()
+
+
+@pytest.mark.parametrize("screen", ["DISPLAY", "WAYLAND_DISPLAY", None])
+def test_sdl_is_not_asked_for_a_screen_that_is_not_there(monkeypatch, screen):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    if screen is not None:
+        monkeypatch.setenv(screen, ":0")
+    make_stage(EnvConfig(DIARY)).close()
+    assert os.environ.get("SDL_VIDEODRIVER") == (None if screen else "dummy")

@@ -24,6 +24,7 @@ from lrl.commands import COMMANDS, INTERRUPTED, TERMINATED, configure_logging, r
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.checks import callbacks_of
+from lrl.report.scores import describe
 from lrl.runs import resolve_checkpoint, versions
 from lrl.types import ConfigError
 
@@ -184,22 +185,17 @@ class LrlCLI(LightningCLI):
         print(f"  tensorboard --logdir {folder}")
 
     def after_validate(self) -> None:
-        """Print the evaluation in one line."""
+        """Print the evaluation."""
         self._print_evaluation()
 
     def after_test(self) -> None:
-        """Print the evaluation in one line."""
+        """Print the evaluation."""
         self._print_evaluation()
 
     def _print_evaluation(self) -> None:
-        metrics = {k: float(v) for k, v in self.trainer.callback_metrics.items()}
         if self.trainer.is_global_zero:
-            timeouts = int(metrics["eval/timeouts"])
-            print(
-                f"return {metrics['eval/return_mean']:.1f} ± {metrics['eval/return_std']:.1f} "
-                f"over {metrics['eval/episodes']:.0f} episodes"
-                + (f", {timeouts} of them cut off by the cap on frames" if timeouts else "")
-            )
+            checkpoint = self._checkpoint or "none, untrained weights"
+            print(describe(checkpoint, self.datamodule.stamp(), self.model.evaluated))
 
 
 def _quieten() -> None:

@@ -57,6 +57,11 @@ class EvaluationConfig:
             return self.epsilon
         return 0.001 if env.is_atari else 0.0
 
+    def max_frames_for(self, env: EnvConfig) -> int:
+        """Return the frames after which an episode is cut off in an environment."""
+        own = self.max_frames_per_episode
+        return min(own, env.atari.max_frames_per_episode) if env.is_atari else own
+
 
 @dataclass(frozen=True)
 class Episodes:

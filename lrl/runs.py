@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from lrl.types import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 def versions(runs: Path, name: str) -> list[Path]:
@@ -17,6 +20,9 @@ def versions(runs: Path, name: str) -> list[Path]:
 def resolve_checkpoint(path: str | None, runs: Path, name: str) -> str | None:
     """Turn `best` and `last` into the newest such checkpoint of the runs of that name.
 
+    A warning says if the newest run has none, so that an older one is taken: a run that ended
+    before it saved anything must not keep its predecessor from being gone on with.
+
     Raises:
         ConfigError: There is none. Lightning would start afresh for `last`.
     """
@@ -24,9 +30,14 @@ def resolve_checkpoint(path: str | None, runs: Path, name: str) -> str | None:
         if path is not None and not Path(path).is_file():
             raise ConfigError(f"--ckpt_path {path}: there is no such file")
         return path
-    for folder in reversed(versions(runs, name)):
+    folders = versions(runs, name)
+    for folder in reversed(folders):
         candidate = folder / "checkpoints" / f"{path}.ckpt"
         if candidate.is_file():
+            if folder != folders[-1]:
+                _log.warning(
+                    "--ckpt_path %s: %s has none, %s is taken", path, folders[-1], candidate
+                )
             return str(candidate)
     raise ConfigError(
         f"--ckpt_path {path}: no run in {runs / name} has checkpoints/{path}.ckpt; train one, "

@@ -6,6 +6,7 @@ import csv
 import functools
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,7 +114,10 @@ def test_best_is_evaluated_from_the_configuration_of_its_run(command, fitted, su
         subcommand, "--config", str(fitted.folder / "config.yaml"), "--ckpt_path", "best"
     )
     assert code == 0, err
-    last_line = out.strip().splitlines()[-1]
+    *details, last_line = out.strip().splitlines()[-4:]
+    assert details[0].endswith("version_0/checkpoints/best.ckpt")
+    assert details[1] == "protocol gymnasium, epsilon 0"
+    assert re.fullmatch(r"median .*, IQM .* \[.*\], length \d+\.\d", details[2])
     assert last_line.startswith("return ")
     assert last_line.endswith(f"over {episodes} episodes")
     mean, _, deviation = last_line.split()[1:4]
@@ -144,6 +148,17 @@ def test_episodes_that_are_cut_off_are_counted(command, fitted):
     code, out, err = command("test", "--config", "base.yaml", *cap)
     assert code == 0, err
     assert out.strip().endswith("over 6 episodes, 6 of them cut off by the cap on frames")
+
+
+def test_a_checkpoint_of_other_settings_is_scored_with_a_warning(command, fitted):
+    best = str(fitted.folder / "checkpoints/best.ckpt")
+    tested = ("test", "--config", "base.yaml", "--ckpt_path", best)
+    code, _, err = command(*tested)
+    assert code == 0, err
+    assert "other settings" not in err
+    code, _, err = command(*tested, "--data.evaluation.epsilon", "0.5")
+    assert code == 0, err
+    assert "scored under other settings: evaluation.epsilon 0.5 instead of 0.0" in err
 
 
 def end_by_signal(
@@ -208,7 +223,7 @@ def test_an_installed_command_exits_with_the_same_code(project):
     ]
 
 
-def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path):
+def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path, caplog):
     for number, names in ((2, ["best", "last"]), (10, ["last"]), (11, [])):
         folder = tmp_path / "run" / f"version_{number}" / "checkpoints"
         folder.mkdir(parents=True)
@@ -219,7 +234,13 @@ def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path):
         tmp_path / "run/version_2/checkpoints/best.ckpt"
     )
     last = str(tmp_path / "run/version_10/checkpoints/last.ckpt")
+    assert "version_11 has none" in caplog.messages[-1]
+    assert "version_2/checkpoints/best.ckpt is taken" in caplog.messages[-1]
     assert resolve_checkpoint("last", tmp_path, "run") == last
+    (tmp_path / "run/version_11/checkpoints/best.ckpt").touch()
+    caplog.clear()
+    assert "version_11" in str(resolve_checkpoint("best", tmp_path, "run"))
+    assert not caplog.messages
     assert resolve_checkpoint(last, tmp_path, "other") == last
     assert resolve_checkpoint(None, tmp_path, "run") is None
     with pytest.raises(ConfigError, match=r"no run in .*other has checkpoints/last\.ckpt"):

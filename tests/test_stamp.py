@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from lrl import DQN
 from lrl.envs import AtariConfig, EnvConfig, WrapperConfig
 from lrl.evaluation import EvaluationConfig
 from lrl.learner.agent import find_device, load_agent
-from lrl.learner.stamp import STAMP_KEY, differences, env_of, make_stamp
+from lrl.learner.stamp import STAMP_KEY, differences, env_of, make_stamp, other_protocol
 from lrl.networks import MLPEncoder
 from lrl.types import ConfigError
 
@@ -56,6 +57,7 @@ def test_a_stamp_says_all_that_belongs_to_a_score():
     assert stamp["versions"]["lrl"] == lrl.__version__
     assert {"python", "torch", "ale-py", "gymnasium"} <= stamp["versions"].keys()
     assert stamp["hardware"]["cores"] == os.cpu_count()
+    assert isinstance(stamp["hardware"]["processor"], str)
     assert stamp["protocol"] == "custom"  # no named protocol goes on after a lost life
 
 
@@ -95,6 +97,33 @@ def test_a_checkpoint_imports_no_module_that_is_not(env: EnvConfig, module: str,
         env_of(stamp_of(env))
     monkeypatch.setitem(sys.modules, "nowhere", sys)
     assert env_of(stamp_of(env)) == env
+
+
+def test_a_games_own_limit_is_that_of_its_evaluation():
+    game = EnvConfig("ALE/Pong-v5", atari=AtariConfig(max_frames_per_episode=400))
+    assert stamp_of(game)["evaluation"]["max_frames_per_episode"] == 400
+    assert stamp_of(game, max_frames_per_episode=80)["evaluation"]["max_frames_per_episode"] == 80
+
+
+LOADED: dict[str, tuple[EnvConfig, dict[str, Any], str]] = {
+    "the same": (PONG, {}, ""),
+    "another game": (
+        EnvConfig("ALE/Breakout-v5", reward_clip=1.0),
+        {},
+        "env.id ALE/Breakout-v5 instead of ALE/Pong-v5",
+    ),
+    "another epsilon": (PONG, {"epsilon": 0.05}, "evaluation.epsilon 0.05 instead of 0.001"),
+}
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_run_notices_that_it_loads_what_was_measured_otherwise(name: str):
+    env, evaluation, expected = LOADED[name]
+    run = SimpleNamespace(stamp=lambda: stamp_of(env, **evaluation))
+    assert other_protocol({STAMP_KEY: stamp_of(PONG)}, run) == expected
+    assert other_protocol({}, run) == ""
+    assert other_protocol({STAMP_KEY: stamp_of(PONG)}, None) == ""
+    assert other_protocol({STAMP_KEY: "Pong"}, run) == "a stamp of another version of lrl"
 
 
 def test_an_equal_limit_of_frames_makes_no_difference_wherever_it_is_set():

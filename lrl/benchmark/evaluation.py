@@ -63,7 +63,8 @@ def cartpole_seconds(repeats: int) -> list[float]:
 def pong_steps_per_second(network: bool, num_threads: int) -> tuple[float, float]:
     """Return the steps per second of evaluation, and of the bare environments for as long.
 
-    Environments are built and reset by both.
+    Environments are built and reset by both. Games that are over are stepped on by both, too, until
+    the longest is.
     """
     env, games = EnvConfig("ALE/Pong-v5"), 8
     spec = make_spec(env)

@@ -15,6 +15,7 @@ from lrl.callbacks.throughput import Throughput
 from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
 from lrl.interrupt import interrupt
+from lrl.learner.stamp import other_protocol
 from lrl.types import ConfigError
 
 
@@ -63,6 +64,7 @@ class ActorLearnerCallback(Checkpoint):
         else:
             self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
             self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_due)
+        self._compares = True
         self.summary = RunSummary(self.best)
         self.parts: list[L.Callback] = [
             PriorityUpdate(),
@@ -151,6 +153,13 @@ class ActorLearnerCallback(Checkpoint):
         """Return the best score."""
         return self.best.state_dict()
 
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Note whether the scores of the run that is resumed compare with this one's."""
+        self._compares = not other_protocol(checkpoint, getattr(trainer, "datamodule", None))
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the best score of the run that is resumed."""
-        self.best.load_state_dict(state_dict)
+        """Take over the best score of the run that is resumed, if it is one to beat."""
+        if self._compares:
+            self.best.load_state_dict(state_dict)

@@ -66,7 +66,7 @@ class Agent:
         )
         return {
             "epsilon": config.epsilon_for(self.env),
-            "max_frames_per_episode": config.max_frames_per_episode,
+            "max_frames_per_episode": config.max_frames_for(self.env),
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import lightning as L
@@ -27,6 +28,8 @@ from lrl.networks.q_network import QNetwork, vector_size
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
 from lrl.transport import WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
+
+_log = logging.getLogger(__name__)
 
 
 class ReplayDataModule(L.LightningDataModule):
@@ -119,6 +122,8 @@ class ReplayDataModule(L.LightningDataModule):
         self._threads = torch.get_num_threads()
         if self.dataset is None:
             self._build_dataset(spec, sampler)
+        if self._trainer().is_global_zero:
+            _log.info("protocol of its scores: %s", self.stamp()["protocol"])
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
         synchronous = self.actors.num_actors == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from lrl.evaluation import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
-from lrl.learner.stamp import STAMP_KEY
+from lrl.learner.stamp import STAMP_KEY, other_protocol
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
 from lrl.recipe import Recipe
 from lrl.types import Batch, ConfigError, EnvSpec
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
 
@@ -44,6 +47,8 @@ class DQN(L.LightningModule):
 
     online: QNetwork
     target: QNetwork
+    evaluated: Episodes
+    """Episodes of the newest evaluation, of all ranks."""
 
     def __init__(
         self,
@@ -138,6 +143,12 @@ class DQN(L.LightningModule):
         if stamp is not None:
             checkpoint[STAMP_KEY] = stamp()
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Warn of a checkpoint whose scores would not compare with this run's."""
+        found = other_protocol(checkpoint, getattr(self._trainer, "datamodule", None))
+        if found and self.global_rank == 0:
+            _log.warning("the checkpoint was trained and scored under other settings: %s", found)
+
     def forward(self, observation: Tensor) -> Tensor:
         """Return expected action values, `[batch, actions]`."""
         return self.online.q_values(observation)
@@ -218,7 +229,8 @@ class DQN(L.LightningModule):
     def _log_evaluation(self, batch: Mapping[str, Tensor]) -> None:
         names = ("return", "length", "timed_out")
         arrays = [torch.as_tensor(self.all_gather(batch[n])).reshape(-1).cpu() for n in names]
-        metrics = Episodes(*(array.numpy() for array in arrays)).metrics()
+        self.evaluated = Episodes(*(array.numpy() for array in arrays))
+        metrics = self.evaluated.metrics()
         statistics = {name: torch.tensor(v, dtype=torch.float64) for name, v in metrics.items()}
         # The callback writes the loggers' rows: Lightning's own x-axis counts batches.
         self.log_dict(statistics, logger=self.trainer.state.fn != "fit", batch_size=1)

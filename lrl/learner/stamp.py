@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
         training: Seed and counters: `seed`, `learner_steps`, `env_steps`, `frames`.
     """
     gaps: list[str] = []
-    epsilon, max_frames = evaluation.epsilon_for(env), evaluation.max_frames_per_episode
+    epsilon, max_frames = evaluation.epsilon_for(env), evaluation.max_frames_for(env)
     return {
         "format": _FORMAT,
         "protocol": protocol_name(env, epsilon, max_frames),
@@ -63,6 +65,7 @@ def machine() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **_versions()},
         "hardware": {
             "machine": platform.machine(),
+            "processor": _processor(),
             "cores": os.cpu_count() or 1,
             "gpus": gpus,
             "torch_threads": torch.get_num_threads(),
@@ -118,18 +121,52 @@ def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     }
 
 
+def flatten(stamp: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the parts of a stamp by dotted names, the same of any two; lists become one text.
+
+    Example:
+        >>> flatten({"protocol": "ale_v5", "training": {"seed": 0, "gpus": []}})
+        {'protocol': 'ale_v5', 'training.seed': 0, 'training.gpus': '[]'}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in stamp.items():
+        if isinstance(value, Mapping) and name != "kwargs":  # those are the environment's own
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            is_plain = not isinstance(value, (list, tuple, Mapping))
+            flat[prefix + name] = value if is_plain else json.dumps(value)
+    return flat
+
+
+def other_protocol(checkpoint: Mapping[str, Any], datamodule: Any) -> str:
+    """Say in what a checkpoint's stamp differs from the run that loads it; empty if they compare.
+
+    Args:
+        checkpoint: Its content, with or without a stamp.
+        datamodule: What the run uses; one without a stamp compares with everything.
+    """
+    if STAMP_KEY not in checkpoint or not hasattr(datamodule, "stamp"):
+        return ""
+    own, loaded = datamodule.stamp(), checkpoint[STAMP_KEY]
+    if not isinstance(loaded, Mapping) or loaded.get("format") != _FORMAT:
+        return "a stamp of another version of lrl"
+    found = differences(loaded, own)
+    games = loaded["environment"]["id"], own["environment"]["id"]
+    if games[0] != games[1]:
+        found["env.id"] = games
+    return ", ".join(f"{name} {now} instead of {then}" for name, (then, now) in found.items())
+
+
 def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
     environment = dict(stamp["environment"])
     is_atari = EnvConfig(id=environment.pop("id")).is_atari
     atari = dict(environment.pop("atari")) if is_atari else {}
-    max_frames = stamp["evaluation"]["max_frames_per_episode"]
-    if is_atari:  # the lower limit ends an episode
-        max_frames = min(max_frames, atari.pop("max_frames_per_episode"))
+    atari.pop("max_frames_per_episode", None)  # the lower limit is that of the evaluation
     flat = {
         **{f"env.{name}": value for name, value in environment.items()},
         **{f"env.atari.{name}": value for name, value in atari.items()},
         "evaluation.epsilon": stamp["evaluation"]["epsilon"],
-        "evaluation.max_frames_per_episode": max_frames,
+        "evaluation.max_frames_per_episode": stamp["evaluation"]["max_frames_per_episode"],
     }
     return {name: v for name, v in flat.items() if name.removeprefix("env.") not in _TRAINING_ONLY}
 
@@ -158,6 +195,16 @@ def _plain(value: Any, name: str, gaps: list[str]) -> Any:
         gaps.append(name)
         value = repr(value)
     return value
+
+
+@functools.cache
+def _processor() -> str:
+    """Return what the processor calls itself; empty where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ", 1)[-1] for line in lines if line.startswith("model name")), "")
 
 
 @functools.cache

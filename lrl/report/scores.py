@@ -16,7 +16,7 @@ from typing import Any
 from lrl.envs import EnvConfig
 from lrl.envs.config import FIVE_MINUTES_FRAMES
 from lrl.evaluation import Episodes
-from lrl.learner.stamp import differences, machine
+from lrl.learner.stamp import differences, flatten, machine
 from lrl.report.human_scores import human_normalised
 from lrl.report.statistics import Summary, summarise
 from lrl.types import ConfigError
@@ -98,18 +98,8 @@ class Score:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for every episode."""
-        training, evaluation = self.stamp["training"], self.stamp["evaluation"]
-        common = {
-            "checkpoint": self.checkpoint,
-            "environment": self.environment,
-            "protocol": self.stamp["protocol"],
-            "epsilon": evaluation["epsilon"],
-            "max_frames_per_episode": evaluation["max_frames_per_episode"],
-            "training_seed": training["seed"],
-            "learner_steps": training["learner_steps"],
-            "frames": training["frames"],
-        }
+        """Return a row for every episode, with every part of the stamp in a column of its own."""
+        common = {"checkpoint": self.checkpoint, **flatten(self.stamp)}
         results = zip(
             self.episodes.returns, self.episodes.lengths, self.episodes.timed_out, strict=True
         )
@@ -123,6 +113,28 @@ class Score:
             }
             for index, (value, length, timed_out) in enumerate(results)
         ]
+
+
+def describe(checkpoint: str, stamp: Mapping[str, Any], episodes: Episodes) -> str:
+    """Return what `lrl validate` and `lrl test` print of their episodes.
+
+    Args:
+        checkpoint: Its path.
+        stamp: Of the run that evaluates.
+        episodes: All results.
+    """
+    score = Score(checkpoint, stamp, episodes, seconds=0.0)
+    found, human, cut_off = score.summary, score.human_normalised, int(episodes.timed_out.sum())
+    interval = "" if found.iqm_low is None else f" [{found.iqm_low:.1f}, {found.iqm_high:.1f}]"
+    return (
+        f"checkpoint {checkpoint}\n"
+        f"protocol {stamp['protocol']}, epsilon {stamp['evaluation']['epsilon']:g}\n"
+        f"median {found.median:.1f}, IQM {found.iqm:.1f}{interval}, "
+        f"length {episodes.lengths.mean():.1f}"
+        + (f", human-normalised {human:.0%}" if human is not None else "")
+        + f"\nreturn {found.mean:.1f} ± {found.std:.1f} over {found.count} episodes"
+        + (f", {cut_off} of them cut off by the cap on frames" if cut_off else "")
+    )
 
 
 def aggregate(scores: Sequence[Score]) -> dict[str, Summary]:

@@ -11,11 +11,11 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.training_runs import make_run, quiet, small_agent
+from helpers.training_runs import make_run, quiet, small_agent, small_data
 
 from lrl import DQN, ActorLearnerCallback, ConfigError
 from lrl.callbacks import BestCheckpoint, LastCheckpoint, PeriodicEvaluation
-from lrl.evaluation import Episodes
+from lrl.evaluation import Episodes, EvaluationConfig
 from lrl.learner import evaluation_loader
 
 pytestmark = quiet
@@ -104,6 +104,19 @@ def test_best_of_an_earlier_session_stays_the_best(tmp_path, scores):
     second.fit(first.checkpoint("last"))
     assert second.callback.best_model_path == str(first.checkpoint("best"))
     assert not second.checkpoint("best").exists()
+
+
+def test_a_best_score_that_does_not_compare_is_none_to_beat(tmp_path, scores, saves, caplog):
+    scores(5.0)
+    first = make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
+    saves["best"].clear()
+    scores(4.0)
+    data = small_data(evaluation=EvaluationConfig(episodes=2, epsilon=0.25))
+    second = make_run(tmp_path / "second", ActorLearnerCallback(5, 2, 0), data=data, max_steps=4)
+    second.fit(first.checkpoint("last"))
+    assert saves["best"] == [4]
+    assert second.callback.best_model_score == 4.0
+    assert "evaluation.epsilon 0.25 instead of 0.0" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def record_info(envs) -> list[dict[str, Any]]:
     return infos
 
 
-def make_atari(game="Pong", num_envs=1, *, training=True, **protocol):
+def make_atari(game="Pong", num_envs=1, *, training=True, num_threads=1, **protocol):
     from lrl.envs.atari import AtariEnvs
 
     config = EnvConfig(f"ALE/{game}-v5", atari=AtariConfig(**protocol))
-    envs = make_envs(config, num_envs, training=training)
+    envs = make_envs(config, num_envs, training=training, num_threads=num_threads)
     assert isinstance(envs, AtariEnvs)
     return envs

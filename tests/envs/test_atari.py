@@ -146,6 +146,25 @@ def test_sticky_actions_are_seeded_too(probability):
     assert equal == (probability == 0)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_each_game_of_a_vector_follows_its_own_seed(num_threads):
+    seeds = [11, 5, 8]
+    settings = {"repeat_action_probability": 0.25, "noop_max": 30}
+    together = make(num_envs=3, num_threads=num_threads, **settings)
+    alone = [make(num_envs=1, **settings) for _ in seeds]
+    rng = np.random.default_rng(0)
+    observation = together.reset(seeds)
+    apart = [envs.reset([seed])[0] for envs, seed in zip(alone, seeds, strict=True)]
+    for _ in range(60):
+        np.testing.assert_array_equal(observation, np.stack(apart))
+        actions = rng.integers(6, size=3).tolist()
+        observation = together.step(actions).observation
+        apart = [
+            envs.step([action]).observation[0] for envs, action in zip(alone, actions, strict=True)
+        ]
+    assert len({frame.tobytes() for frame in observation}) == 3
+
+
 @pytest.mark.parametrize("fire_reset", [False, True])
 def test_fire_reset_launches_the_ball(fire_reset):
     envs = make("Breakout", fire_reset=fire_reset, terminal_on_life_loss=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from envs_rollout import make_atari, rollout
@@ -152,13 +153,25 @@ def table(title: str) -> list[list[str]]:
 
 
 def written(value: object) -> str:
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"`{str(value).lower() if value is None or isinstance(value, bool) else value}`"
 
 
 def test_the_document_lists_every_option_with_its_default():
     defaults = {row[0]: row[1] for row in table("Options")[2:]}
     expected = {f"`atari.{f.name}`": written(f.default) for f in fields(AtariConfig)}
-    assert defaults == {**expected, "`reward_clip`": "`null`"}
+    settings = asdict(EnvConfig())
+    del settings["id"], settings["atari"]
+    expected |= {f"`{name}`": written(value) for name, value in settings.items()}
+    assert defaults == {name: value.replace("none", "null") for name, value in expected.items()}
+
+
+def test_the_script_of_the_document_scores_under_the_protocols_name():
+    (script,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(script, names)
+    env, evaluation = names["env"], names["evaluation"]
+    frames = evaluation.max_frames_for(env)
+    assert protocol_name(env, evaluation.epsilon_for(env), frames) == "ale_v5"
 
 
 def test_the_document_shows_the_protocols_as_they_are():

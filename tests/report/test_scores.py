@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,13 @@ def test_a_score_by_hand():
     [(1, 18_000, True), (1, 17_999, False), (0, 300, True)],
     ids=["a protocol's cap", "cut off early", "over early"],
 )
-def test_games_cut_off_earlier_than_any_protocol_does_are_not_compared(timeouts, cap, known):
-    pong = score("p", EnvConfig("ALE/Pong-v5"), [-1.0, -1.0], timeouts, cap=cap)
+@pytest.mark.parametrize("by_the_game", [False, True])
+def test_games_cut_off_earlier_than_any_protocol_does_are_not_compared(
+    timeouts, cap, known, by_the_game
+):
+    atari = AtariConfig(max_frames_per_episode=cap) if by_the_game else AtariConfig()
+    env = EnvConfig("ALE/Pong-v5", atari=atari)
+    pong = score("p", env, [-1.0, -1.0], timeouts, cap=108_000 if by_the_game else cap)
     assert (pong.human_normalised is not None) == known
 
 
@@ -124,11 +129,16 @@ def test_the_files_hold_every_episode_and_all_that_belongs_to_it(tmp_path: Path)
     assert {path.name for path in files[0].parent.iterdir()} == {"v1.5.csv", "v1.5.json"}
     with files[0].open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert rows[1] == {
-        "checkpoint": "a.ckpt", "environment": "CartPole-v1", "protocol": "gymnasium",
-        "epsilon": "0.0", "max_frames_per_episode": "108000", "training_seed": "7",
-        "learner_steps": "10", "frames": "80",
+    assert rows[1].items() >= {
+        "checkpoint": "a.ckpt", "environment.id": "CartPole-v1", "protocol": "gymnasium",
+        "evaluation.epsilon": "0.0", "evaluation.max_frames_per_episode": "108000",
+        "training.seed": "7", "training.learner_steps": "10", "training.frames": "80",
         "seed": str(TEST_SEED + 1), "return": "400.0", "length": "6", "timed_out": "0",
+    }.items()  # fmt: skip
+    assert rows[1].keys() >= {
+        *(f"environment.atari.{field.name}" for field in fields(AtariConfig)),
+        "environment.reward_clip", "environment.wrappers", "versions.lrl", "versions.ale-py",
+        "hardware.processor",
     }  # fmt: skip
     assert [(row["seed"], row["return"], row["timed_out"]) for row in rows] == [
         (str(TEST_SEED + index), str(value), str(int(timed_out)))

@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -30,7 +31,8 @@ from lrl.runs import versions
 
 FIELDS: tuple[str, ...] = (
     "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
-    "validation", "cores", "torch", "digest",
+    "validation", "cores", "torch", "digest", "environment", "protocol", "epsilon", "max_frames",
+    "episodes", "frames", "lrl", "ale_py", "processor",
 )  # fmt: skip
 
 
@@ -85,6 +87,23 @@ def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
         "cores": os.cpu_count(),
         "torch": torch.__version__.partition("+")[0],
         "digest": task.digest,
+        **_measured(summary["stamp"]),
+        "episodes": score[3],
+    }
+
+
+def _measured(stamp: Mapping[str, Any]) -> dict[str, object]:
+    """Return what of a protocol stamp belongs to a row."""
+    evaluation, versions = stamp["evaluation"], stamp["versions"]
+    return {
+        "environment": stamp["environment"]["id"],
+        "protocol": stamp["protocol"],
+        "epsilon": evaluation["epsilon"],
+        "max_frames": evaluation["max_frames_per_episode"],
+        "frames": stamp["training"]["frames"],
+        "lrl": versions["lrl"],
+        "ale_py": versions["ale-py"],
+        "processor": stamp["hardware"]["processor"],
     }
 
 

@@ -99,7 +99,11 @@ def test_a_run_is_what_its_row_says(monkeypatch):
     assert (row["task"], row["seed"], row["learner_steps"]) == ("short", 7, 20)
     assert float(str(row["score"])) >= 8.0
     assert 1.0 < float(str(row["seconds"])) < 170.0
-    assert (row["environment"], row["protocol"], row["epsilon"]) == ("CartPole-v1", "gymnasium", 0.0)
+    assert (row["environment"], row["protocol"], row["epsilon"]) == (
+        "CartPole-v1",
+        "gymnasium",
+        0.0,
+    )
     assert (row["episodes"], row["frames"]) == ("3", row["env_steps"])
 
 

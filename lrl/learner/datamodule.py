@@ -14,7 +14,7 @@ from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.policy import publish_weights
 from lrl.actors.slot import ActorSlot
-from lrl.envs import EnvConfig, make_spec
+from lrl.envs import EnvConfig, make_spec, protocol_name
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
 from lrl.learner.checks import check_callbacks, check_inference, evaluates_in_background
@@ -123,7 +123,9 @@ class ReplayDataModule(L.LightningDataModule):
         if self.dataset is None:
             self._build_dataset(spec, sampler)
         if self._trainer().is_global_zero:
-            _log.info("protocol of its scores: %s", self.stamp()["protocol"])
+            epsilon = self.evaluation.epsilon_for(self.env)
+            name = protocol_name(self.env, epsilon, self.evaluation.max_frames_for(self.env))
+            _log.info("protocol of its scores: %s", name)
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
         synchronous = self.actors.num_actors == 0

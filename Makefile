@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup train test check test-all bench clean
+.PHONY: help setup train test check test-all bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,7 +25,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 train: $(VENV)/.run  ## train CartPole with asynchronous actors, about a minute
 	$(BIN)/lrl fit --config configs/cartpole.yaml
 
-test: $(VENV)/.dev  ## the fast tests, at most five minutes on two cores
+test: $(VENV)/.dev  ## the fast tests, six to seven minutes on two cores
 	$(BIN)/python -m pytest -m "not slow and not learning and not ddp and not gpu"
 
 test-all: $(VENV)/.dev  ## all tests: also slow, learning and ddp
@@ -42,6 +42,9 @@ check: $(VENV)/.dev  ## format, lint, types, layers, spelling
 bench: $(VENV)/.run  ## replay and transport benchmarks
 	$(BIN)/python -m lrl.benchmark.replay
 	$(BIN)/python -m lrl.benchmark.transport
+
+chaos: $(VENV)/.run  ## kill, stop, starve and damage everything, for almost two hours
+	$(BIN)/python -m lrl.benchmark.chaos --json docs/reliability.json --page docs/reliability.md
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

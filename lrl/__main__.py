@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,16 +14,31 @@ def main() -> None:
 
         print(f"lrl {__version__}")
         return
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # your own parts, as with `python -m lrl`
-    from lrl import commands
+    safe = "--safe" in sys.argv[1:] or os.environ.get("LRL_SAFE", "") not in ("", "0")
+    _set_path(safe)
+    try:
+        from lrl import commands, safety
 
-    if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:
-        sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
-    from lrl.cli import run
+        if safe:
+            sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "--safe"]
+            safety.enable()
+        if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:
+            sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
+        from lrl.cli import run
 
-    sys.exit(run())
+        sys.exit(run())
+    except KeyboardInterrupt:  # while modules are imported, which takes seconds
+        sys.exit(130)
+
+
+def _set_path(safe: bool) -> None:
+    """Find your own parts in the current folder, as with `python -m lrl`; with `--safe` do not."""
+    here = Path.cwd()
+    if not safe:
+        if str(here) not in sys.path:
+            sys.path.append(str(here))
+    elif here != Path(__file__).parents[1]:
+        sys.path[:] = [entry for entry in sys.path if entry and Path(entry) != here]
 
 
 if __name__ == "__main__":

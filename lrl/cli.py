@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,20 +15,25 @@ from typing import Any
 import lightning as L
 from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lrl import safety
 from lrl.actors.inference_manager import InferenceError
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.logging import log_configuration
+from lrl.checkpoint_io import SaveError
 from lrl.commands import COMMANDS, INTERRUPTED, TERMINATED, configure_logging, report_mistake
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.checks import callbacks_of
+from lrl.learner.finite import NonFiniteLossError
+from lrl.mistakes import check_settings
 from lrl.report.scores import describe
-from lrl.runs import resolve_checkpoint, versions
+from lrl.runs import new_version, resolve_checkpoint, versions
 from lrl.types import ConfigError
 
 
@@ -35,10 +43,16 @@ class Outcome(L.Callback):
     def __init__(self) -> None:
         self.exception: BaseException | None = None
         self.began = False
+        self.folder: Path | None = None  # made for a run that has not begun to train
+        self.known: list[str] = []  # the names of all settings
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Note that all settings were read and all objects built."""
         self.began = True
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note that the folder has something to hold."""
+        self.folder = None
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -99,7 +113,9 @@ class LrlCLI(LightningCLI):
             parser_kwargs={
                 "prog": "lrl",
                 "description": "Train and evaluate value-based agents.",
-                "epilog": f"Further commands, each with its own --help: {further}.",
+                "epilog": f"Further commands, each with its own --help: {further}. With --safe, "
+                "before any command, only the code of a few packages may be named "
+                "(docs/security.md).",
             },
         )
 
@@ -107,9 +123,9 @@ class LrlCLI(LightningCLI):
     def subcommands() -> dict[str, set[str]]:
         """Return the asked-for subcommand alone: each parser takes a second to build."""
         skipped = {
-            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
-            "validate": {"model", "dataloaders", "datamodule"},
-            "test": {"model", "dataloaders", "datamodule"},
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
+            "validate": {"model", "dataloaders", "datamodule", "weights_only"},
+            "test": {"model", "dataloaders", "datamodule", "weights_only"},
         }
         asked = next((word for word in sys.argv[1:] if word in skipped), None)
         return {asked: skipped[asked]} if asked else skipped
@@ -138,6 +154,7 @@ class LrlCLI(LightningCLI):
         parser.add_lightning_class_args(ActorLearnerCallback, "actor_learner")
         parser.add_lightning_class_args(RLProgressBar, "progress")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        self.outcome.known = [action.dest for action in parser._actions]
 
     def _parse_ckpt_path(self) -> None:
         """Leave the configuration alone: explicit settings win over a checkpoint's."""
@@ -145,9 +162,14 @@ class LrlCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Find the checkpoint to start from, before anything is built."""
         config = self.config[self.config["subcommand"]]
+        check_settings(self._parser(self.config["subcommand"]), config)
+        safety.check_values(config.as_dict())
+        # A job that was stopped before its first save is started again with `--ckpt_path last`.
+        starts_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
         self._checkpoint = resolve_checkpoint(
-            config["ckpt_path"], Path(config["runs"]), config["name"]
-        )
+            config["ckpt_path"], Path(config["runs"]), config["name"],
+            may_be_missing=starts_again and self.config["subcommand"] == "fit",
+        )  # fmt: skip
         config["ckpt_path"] = None  # what is saved describes the run, not where it came from
         if config["trainer"]["enable_progress_bar"] is False:
             self._parser(self.config["subcommand"]).callback_keys.remove("progress")
@@ -164,9 +186,12 @@ class LrlCLI(LightningCLI):
 
     def _new_loggers(self) -> list[Logger]:
         runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))
-        existing = versions(Path(runs), name)
-        number = int(existing[-1].name.removeprefix("version_")) + 1 if existing else 0
-        version = f"version_{number}"
+        if getattr(rank_zero_only, "rank", 0) == 0:
+            version = new_version(Path(runs), name)
+            self.outcome.folder = Path(runs, name, version)
+        else:  # Lightning asks rank 0 for the folder
+            existing = versions(Path(runs), name)
+            version = existing[-1].name if existing else "version_0"
         return [TensorBoardLogger(runs, name, version), CSVLogger(runs, name, version)]
 
     def after_fit(self) -> None:
@@ -212,26 +237,38 @@ def run() -> int:
     """Run the command line and return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM."""
     configure_logging()
     _quieten()
-    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    set_parsing_settings(docstring_parse_attribute_docstrings=True, **safety.parser_settings())
     outcome = Outcome()
     try:
         LrlCLI(outcome)
-    except (ArgumentError, ValueError, MisconfigurationException) as error:
-        if outcome.began and not isinstance(error, ConfigError):
-            raise
-        return report_mistake(error)
-    except (ActorError, InferenceError, EvaluatorError) as error:
+    except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:
         print(f"lrl: error: {error}", file=sys.stderr)
         return 1
-    except (SystemExit, KeyboardInterrupt) as error:
-        stopped_by = outcome.exception or error
-        if not isinstance(stopped_by, (KeyboardInterrupt, SIGTERMException)):
+    except (ArgumentError, ValueError, MisconfigurationException, OSError) as error:
+        is_mistake = isinstance(error, ConfigError) or not outcome.began
+        is_mistake |= isinstance(error, OSError) and outcome.folder is not None  # a full disk
+        if not is_mistake:
             raise
-        outcome.exception = stopped_by
-    if isinstance(outcome.exception, KeyboardInterrupt):
+        if outcome.folder is not None:
+            shutil.rmtree(outcome.folder, ignore_errors=True)
+        return report_mistake(error, outcome.known)
+    except (SystemExit, KeyboardInterrupt) as error:
+        outcome.exception = outcome.exception or error
+    return _exit_code(outcome)
+
+
+def _exit_code(outcome: Outcome) -> int:
+    """Say what stopped the run; an exit that its environment asked for must not pass for ours."""
+    error = outcome.exception
+    if isinstance(error, KeyboardInterrupt):
         print("lrl: stopped by Ctrl-C", file=sys.stderr)
         return INTERRUPTED
-    if isinstance(outcome.exception, SIGTERMException):
+    if isinstance(error, SIGTERMException):
         print("lrl: stopped by SIGTERM", file=sys.stderr)
         return TERMINATED
+    if isinstance(error, SystemExit) and not outcome.began:
+        raise error
+    if error is not None:
+        traceback.print_exception(error)
+        return 1
     return 0

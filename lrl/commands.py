@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
+from lrl import safety
+from lrl.mistakes import sentence
 from lrl.runs import resolve_checkpoint
 from lrl.types import ConfigError
 
@@ -41,6 +44,7 @@ COMMANDS = {
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run a command of `COMMANDS` and return the exit code."""
     configure_logging()
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         function = getattr(import_module(COMMANDS[name].module), name)
         function(**read_arguments(name, function, arguments))
@@ -49,7 +53,20 @@ def run(name: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("lrl: stopped by Ctrl-C", file=sys.stderr)
         return INTERRUPTED
+    except _TerminatedError:
+        print("lrl: stopped by SIGTERM", file=sys.stderr)
+        return TERMINATED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM came; what cleans up after an exception does so after this one."""
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise _TerminatedError
 
 
 def read_arguments(
@@ -85,6 +102,8 @@ def read_arguments(
     settings = parser.parse_args(list(arguments)).as_dict()
     given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
     modules = settings.pop("modules")
+    for module in modules:
+        safety.check_path(module, "--modules")
     try:
         for module in modules:
             import_module(module)
@@ -102,7 +121,12 @@ def configure_logging() -> None:
     logging.getLogger("lrl").setLevel(logging.INFO)
 
 
-def report_mistake(error: Exception) -> int:
-    """Say in one line what is wrong with the settings; return the exit code."""
-    print(f"lrl: error: {' '.join(str(error).split())}", file=sys.stderr)
+def report_mistake(error: Exception, known: Iterable[str] = ()) -> int:
+    """Say in one line what is wrong with the settings; return the exit code.
+
+    Args:
+        error: What was raised.
+        known: The names of all settings, of which one may have been meant.
+    """
+    print(f"lrl: error: {sentence(error, known)}", file=sys.stderr)
     return CONFIG_ERROR

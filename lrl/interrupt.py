@@ -1,25 +1,33 @@
-"""Ctrl-C that waits for a safe place: between steps the first time, at once the second."""
+"""Signals that wait for a safe place: between steps the first time, at once the second."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
+from typing import Any
 
 AT_ONCE = "at once"
-"""Argument of a KeyboardInterrupt that was raised in the middle of something."""
+"""Argument of an exception that was raised in the middle of something."""
+_REPEATED_SECONDS = 2.0
+"""SIGTERMs within this time are one: a scheduler and a shell may both pass it on."""
 
 
 class Interrupt:
     """Turn the first SIGINT into a KeyboardInterrupt at the next call of `check`.
 
     Between two batches everything that a checkpoint holds is consistent; in the middle of an
-    optimiser step it is not. A second SIGINT raises at once. Lives in the learner process.
+    optimiser step it is not. A second SIGINT raises at once. Lightning does the same with the
+    first SIGTERM; here a second one raises at once, too. Lives in the learner process.
     """
 
     def __init__(self) -> None:
         self.requested = False
         self._previous = None
+        self._sigterm: Any = None  # Lightning's handler
+        self._sigterm_at = 0.0
+        self._exception: type[BaseException] = KeyboardInterrupt
 
     def install(self) -> None:
         """Take over SIGINT, if this is the main thread and nobody else has."""
@@ -33,8 +41,26 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._handle)
             self._previous = signal.default_int_handler
 
+    def watch_sigterm(self, exception: type[BaseException]) -> None:
+        """Answer a second SIGTERM at once, where a step or an episode does not end.
+
+        Args:
+            exception: Raised then. Call this after Lightning has taken SIGTERM over.
+        """
+        if threading.current_thread() is threading.main_thread() and self._sigterm is None:
+            self._sigterm_at, self._exception = 0.0, exception
+            self._sigterm = signal.signal(signal.SIGTERM, self._handle_sigterm)
+
+    def release_sigterm(self) -> None:
+        """Give SIGTERM back to Lightning, so that none disturbs what follows; idempotent."""
+        if self._sigterm is not None:
+            if signal.getsignal(signal.SIGTERM) == self._handle_sigterm:
+                signal.signal(signal.SIGTERM, self._sigterm)
+            self._sigterm = None
+
     def uninstall(self) -> None:
-        """Give SIGINT back; idempotent."""
+        """Give the signals back; idempotent."""
+        self.release_sigterm()
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
             self._previous = None
@@ -44,6 +70,14 @@ class Interrupt:
         if self.requested:
             self.requested = False
             raise KeyboardInterrupt
+
+    def _handle_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._sigterm_at and now > self._sigterm_at + _REPEATED_SECONDS:
+            raise self._exception(AT_ONCE)
+        self._sigterm_at = self._sigterm_at or now
+        if callable(self._sigterm):
+            self._sigterm(signum, frame)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.requested or self._previous is None:

@@ -8,14 +8,15 @@ from pathlib import Path
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory in bytes that can still be taken, or None where the system does not say.
 
-    It is the smallest of `MemAvailable` in /proc/meminfo (Linux) and, for every control group
-    of versions 1 and 2 that holds this process, its limit minus its usage. Page cache that the
-    kernel gives back under pressure (`inactive_file`) is not counted as usage.
+    It is the smallest of `MemAvailable` in /proc/meminfo (Linux), of what this process's own limits
+    leave (`ulimit -v` and `ulimit -d`) and, for every control group of versions 1 and 2 that holds
+    the process, its limit minus its usage. Page cache that the kernel gives back under pressure
+    (`inactive_file`) is not counted as usage.
 
     Args:
         root: Where /proc and /sys are found; tests pass a folder of their own.
     """
-    candidates = [_meminfo(root), *_cgroup_v2(root), *_cgroup_v1(root)]
+    candidates = [_meminfo(root), *_own_limits(root), *_cgroup_v2(root), *_cgroup_v1(root)]
     known = [candidate for candidate in candidates if candidate is not None]
     return max(0, min(known)) if known else None
 
@@ -38,6 +39,21 @@ def _meminfo(root: Path) -> int | None:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def _own_limits(root: Path) -> list[int]:
+    used = {}
+    for line in _read(root / "proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmSize", "VmData"):
+            used[name] = int(value.split()[0]) * 1024
+    left = []
+    for line in _read(root / "proc/self/limits").splitlines():
+        for limit, usage in (("Max address space", "VmSize"), ("Max data size", "VmData")):
+            soft = line.removeprefix(limit).split()[:1]
+            if line.startswith(limit) and soft[0].isdigit():  # else "unlimited"
+                left.append(int(soft[0]) - used.get(usage, 0))
+    return left
 
 
 def _cgroup_v2(root: Path) -> list[int | None]:

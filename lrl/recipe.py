@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from lrl import safety
 from lrl.types import ConfigError
 
 _TRUSTED_PACKAGES = ("lrl", "torch")
@@ -77,8 +79,20 @@ class Recipe:
 
     def __call__(self, *args: Any) -> Any:
         """Build the part from the arguments only known at run time, followed by its own."""
+        safety.check_path(self.class_path, "class_path")
         module, _, attribute = self.class_path.rpartition(".")
         return getattr(importlib.import_module(module), attribute)(*args, **self.init_args)
+
+
+@contextlib.contextmanager
+def blamed_on(name: str) -> Iterator[None]:
+    """Turn what the constructor of a part raises into a `ConfigError` that names the setting."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be built: {type(error).__name__}: {error}") from error
 
 
 def _unwrap(part: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -95,6 +109,7 @@ def _unwrap(part: Any) -> tuple[Any, Mapping[str, Any]]:
 def _find(mapping: Mapping[str, Any], name: str) -> Any:
     """Return the class that a checkpoint names, from a module that is loaded or trusted."""
     path = str(mapping.get("class_path"))
+    safety.check_path(path, name)
     module, _, attribute = path.rpartition(".")
     if path.partition(".")[0] not in _TRUSTED_PACKAGES and module not in sys.modules:
         raise ConfigError(f"{name} is a {path}: import {module} before loading the checkpoint")

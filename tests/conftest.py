@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
 
 import pytest
-from helpers.leftovers import left_since, take_inventory
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
+from lrl.testing.fixtures import janitor as janitor
 from lrl.types import EnvSpec
 
 _LOADED = [name for name in sys.modules if name.startswith("lrl.functional.")]
@@ -51,16 +50,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny_spec() -> EnvSpec:
     """A vector of 2 numbers and 2 actions."""
     return EnvSpec(observation_shape=(2,), observation_dtype="float32", num_actions=2)
-
-
-@pytest.fixture
-def janitor() -> Iterator[None]:
-    """Fail a test that leaves a process, thread, descriptor or named shared memory behind.
-
-    Name it before fixtures that clean up, so that it looks after they did.
-    """
-    before = take_inventory()
-    yield
-    left = left_since(before)
-    if left:
-        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)

@@ -22,6 +22,8 @@ from helpers.training_runs import (
 )
 
 from lrl import DQN
+from lrl.benchmark.chaos_checkpoints import some_checkpoint
+from lrl.checkpoint_io import write_checkpoint
 from lrl.cli import SaveConfig, resolve_checkpoint, versions
 from lrl.types import ConfigError
 
@@ -86,7 +88,7 @@ def test_the_saved_configuration_is_complete_and_loggers_get_it_flattened(fitted
     config = yaml.safe_load((fitted.folder / "config.yaml").read_text())
     assert config["data"]["replay"] == {
         "capacity": 2000, "batch_size": 12, "n_step": 1, "gamma": 0.99, "device": "cpu",
-        "sampler": {"class_path": "lrl.replay.UniformSampler"},
+        "memory_map": None, "sampler": {"class_path": "lrl.replay.UniformSampler"},
     }  # fmt: skip
     assert config["model"]["bootstrap"]["class_path"] == "lrl.learner.DoubleBootstrap"
     assert config["model"]["optimizer"]["init_args"]["lr"] == 0.1
@@ -218,9 +220,9 @@ def test_an_installed_command_exits_with_the_same_code(project):
     code, out, err = project.run("fit", "--data.replay.capcity", "5")
     assert code == 2
     assert out == ""
-    assert [line for line in err.splitlines() if "capcity" in line] == [
-        "lrl: error: unrecognized arguments: --data.replay.capcity 5"
-    ]
+    (line,) = (line for line in err.splitlines() if "capcity" in line)
+    meant = "did you mean 'data.replay.capacity'?"
+    assert line == f"lrl: error: unrecognized arguments: --data.replay.capcity 5: {meant}"
 
 
 def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path, caplog):
@@ -228,7 +230,7 @@ def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path, cap
         folder = tmp_path / "run" / f"version_{number}" / "checkpoints"
         folder.mkdir(parents=True)
         for name in names:
-            (folder / f"{name}.ckpt").touch()
+            write_checkpoint(some_checkpoint(number, 64), folder / f"{name}.ckpt")
     (tmp_path / "run" / "version_old").mkdir()
     assert resolve_checkpoint("best", tmp_path, "run") == str(
         tmp_path / "run/version_2/checkpoints/best.ckpt"
@@ -237,7 +239,8 @@ def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path, cap
     assert "version_11 has none" in caplog.messages[-1]
     assert "version_2/checkpoints/best.ckpt is taken" in caplog.messages[-1]
     assert resolve_checkpoint("last", tmp_path, "run") == last
-    (tmp_path / "run/version_11/checkpoints/best.ckpt").touch()
+    newest = tmp_path / "run/version_11/checkpoints/best.ckpt"
+    write_checkpoint(some_checkpoint(11, 64), newest)
     caplog.clear()
     assert "version_11" in str(resolve_checkpoint("best", tmp_path, "run"))
     assert not caplog.messages

@@ -77,7 +77,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_costs_one_line_and_starts_nothing(command, monkeypatch, mistake):
+def test_a_mistake_costs_one_line_and_starts_nothing(command, project, monkeypatch, mistake):
     arguments, message = MISTAKES[mistake]
     monkeypatch.setattr(ActorManager, "start", lambda self: pytest.fail("actors were started"))
     code, _, err = command("fit", "--config", "base.yaml", *arguments)
@@ -87,6 +87,7 @@ def test_a_mistake_costs_one_line_and_starts_nothing(command, monkeypatch, mista
     assert "Traceback" not in err
     assert "usage" not in err
     assert actor_processes() == []
+    assert list(project.runs.glob("*")) == []  # no folder of a run that never was
 
 
 @pytest.mark.parametrize("subcommand", ["validate", "test"])

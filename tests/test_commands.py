@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ from helpers.command_line import Project, quiet_commands
 
 from lrl import commands
 from lrl.__main__ import main
+from lrl.benchmark.chaos_checkpoints import some_checkpoint
+from lrl.checkpoint_io import write_checkpoint
 from lrl.commands import COMMANDS, read_arguments
 from lrl.report import evaluate as evaluating
 
@@ -95,6 +98,24 @@ def test_ctrl_c_is_130_and_a_sentence(command, checkpoint, monkeypatch, project)
     assert not list(project.folder.glob("interrupted*"))
 
 
+def test_sigterm_is_143_and_a_sentence(command, checkpoint, monkeypatch, project):
+    cleaned = []
+
+    def play(*arguments: Any, **settings: Any) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            cleaned.append(True)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(evaluating, "run_episodes", play)
+    code, _, err = command("evaluate", "--ckpt_path", str(checkpoint))
+    assert code == 143
+    assert err.splitlines()[-1] == "lrl: stopped by SIGTERM"
+    assert cleaned
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_own_parts_are_imported_when_their_module_is_named(command, checkpoint, monkeypatch):
     monkeypatch.delitem(sys.modules, "helpers.odd_networks", raising=False)
     modules = ("--modules", "helpers.odd_networks", "helpers.odd_envs")
@@ -122,7 +143,7 @@ def test_every_command_is_a_function_that_explains_all_it_takes(name, command):
 
 def test_one_checkpoint_or_many_is_what_the_function_says(tmp_path: Path):
     path = tmp_path / "a.ckpt"
-    path.touch()
+    write_checkpoint(some_checkpoint(1, 64), path)
 
     def one(ckpt_path: str, loud: bool = False) -> None: ...
 

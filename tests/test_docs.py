@@ -41,12 +41,14 @@ def run(arguments: list[str], folder: Path) -> str:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_the_custom_environment_example_runs(tmp_path):
     out = run([str(ROOT / "examples/custom_environment.py"), "--max-steps", "300"], tmp_path)
     assert re.search(r"best return -?\d+\.\d+; actions \[[01], [01]\]", out)
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_the_custom_head_example_runs_and_is_short(tmp_path):
     path = ROOT / "examples/custom_head.py"
     out = run([str(path), "--max-steps", "100"], tmp_path)
@@ -102,6 +104,9 @@ def test_the_readme_yaml_names_parts_that_exist():
         "docs/evaluation.md",
         "docs/video.md",
         "docs/modes.md",
+        "docs/reliability.md",
+        "docs/resume.md",
+        "docs/security.md",
     ],
 )
 def test_links_lead_somewhere(document):

@@ -12,9 +12,9 @@ import lrl.evaluation
 from lrl import DQN
 from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
 from lrl.envs import AtariConfig, EnvConfig, make_envs
-from lrl.envs.toy import Ledger
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig, run_episodes
 from lrl.networks import MLPEncoder, NoisyLinear
+from lrl.testing import LedgerEnv
 from lrl.types import ConfigError
 
 pytestmark = quiet
@@ -42,7 +42,7 @@ def test_one_episode_for_every_seed():
     started: list[int] = []
 
     def q_function(observation: npt.NDArray) -> npt.NDArray[np.float32]:
-        for instance, episode, time in Ledger.decode(observation).tolist():
+        for instance, episode, time in LedgerEnv.decode(observation).tolist():
             if episode == time == 0 and instance in seeds:  # zeros come of retired ones
                 started.append(instance)
         return np.zeros((len(observation), 3), np.float32)
@@ -54,7 +54,7 @@ def test_one_episode_for_every_seed():
     assert not result.timed_out.any()
     for length, value in zip(result.lengths, result.returns, strict=True):
         # Only rewards of the first episode count, although its environment may go on.
-        assert value == sum(Ledger.reward(0, time, 0) for time in range(length))
+        assert value == sum(LedgerEnv.reward(0, time, 0) for time in range(length))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])

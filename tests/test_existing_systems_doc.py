@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from helpers.named_tests import REFERENCE, ROOT, functions_of
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/existing_systems.md").read_text()
 # Cells of each row: number, demand, state, proof and remarks.
 ROWS = [
@@ -18,14 +15,6 @@ ROWS = [
     for line in TEXT.splitlines()
     if re.match(r"\| \d", line)
 ]
-REFERENCE = re.compile(r"`(tests/[^`:]+)::(\w+)`")
-
-
-@functools.cache
-def functions_of(path: str) -> set[str]:
-    """Return the names of a file's test functions, without importing it."""
-    tree = ast.parse((ROOT / path).read_text())
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize("reference", sorted(set(REFERENCE.findall(TEXT))), ids="::".join)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lrl.interrupt import Interrupt
+from lrl.interrupt import AT_ONCE, Interrupt
 
 
 @pytest.fixture
@@ -15,6 +15,47 @@ def interrupt() -> Iterator[Interrupt]:
     interrupt.uninstall()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def lightning() -> Iterator[list[int]]:
+    """Takes SIGTERM over before, as the Trainer does."""
+    heard: list[int] = []
+
+    def hear(signum: int, frame: object) -> None:
+        heard.append(signum)
+
+    before = signal.signal(signal.SIGTERM, hear)
+    yield heard
+    assert signal.getsignal(signal.SIGTERM) is hear
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_second_sigterm_raises_at_once_if_it_is_no_echo(interrupt, lightning, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("lrl.interrupt.time.monotonic", lambda: now)
+    interrupt.watch_sigterm(SystemExit)
+    signal.raise_signal(signal.SIGTERM)
+    now += 1.9
+    signal.raise_signal(signal.SIGTERM)
+    assert len(lightning) == 2
+    now += 0.2
+    with pytest.raises(SystemExit, match=AT_ONCE):
+        signal.raise_signal(signal.SIGTERM)
+    interrupt.release_sigterm()
+    signal.raise_signal(signal.SIGTERM)
+    assert len(lightning) == 3
+
+
+def test_a_sigterm_of_an_earlier_run_does_not_count(interrupt, lightning, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("lrl.interrupt.time.monotonic", lambda: now)
+    for _ in range(2):
+        interrupt.watch_sigterm(SystemExit)
+        signal.raise_signal(signal.SIGTERM)
+        interrupt.uninstall()
+        now += 60.0
+    assert len(lightning) == 2
 
 
 def assert_quiet(interrupt: Interrupt) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.leftovers import left_since, take_inventory
+
+from lrl.testing import left_since, take_inventory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev/shm")
 
@@ -32,6 +34,13 @@ def leave_thread() -> Callable[[], object]:
     return lambda: (stop.set(), thread.join())
 
 
+def leave_orphan() -> Callable[[], object]:
+    """Its parent, a shell, is gone; an environment's helpers are such when their actor dies."""
+    shell = ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"]
+    orphan = int(subprocess.run(shell, capture_output=True, check=True).stdout)
+    return lambda: os.kill(orphan, signal.SIGKILL)
+
+
 def leave_descriptor() -> Callable[[], object]:
     reader, writer = os.pipe()
     os.close(writer)
@@ -48,6 +57,7 @@ def leave_segment() -> Callable[[], object]:
     ("leave", "message"),
     [
         (leave_process, "process"),
+        (leave_orphan, "process"),
         (leave_thread, "thread forgotten"),
         (leave_descriptor, "descriptor"),
         (leave_segment, "shared memory"),

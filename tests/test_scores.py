@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_a_run_is_what_its_row_says(monkeypatch):
 
 def test_the_curve_of_a_kept_run_is_read_and_drawn(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    version = tmp_path / "kept/pong_laptop_1/pong_laptop/version_0"
+    version = tmp_path / "kept/pong_laptop_4/pong_laptop/version_0"
     with SummaryWriter(str(version)) as writer:
         for step, env_steps, score, second in (
             (5, 40, None, 3),
@@ -129,8 +130,8 @@ def test_the_curve_of_a_kept_run_is_read_and_drawn(tmp_path, monkeypatch):
     curves.main()
     assert Path("docs/curves_pong_laptop.csv").read_text().splitlines() == [
         "seed,learner_steps,env_steps,seconds,return_mean,return_std",
-        "1,10,80,60,-20.5,0.5",
-        "1,17,120,100,3.0,1.5",
+        "4,10,80,60,-20.5,0.5",
+        "4,17,120,100,3.0,1.5",
     ]
     assert Path("docs/images/pong_laptop.png").read_bytes().startswith(b"\x89PNG")
 
@@ -146,3 +147,20 @@ def test_curves_of_runs_that_were_not_kept_are_refused(tmp_path, monkeypatch, ca
     with pytest.raises(SystemExit, match="2"):
         curves.main()
     assert f"{tmp_path} has no runs of pong_laptop" in capsys.readouterr().err
+
+
+def test_the_recorded_runs_of_pong_are_of_its_recipe_and_reach_18_within_the_hour(monkeypatch):
+    monkeypatch.chdir(CONFIGS.parent)
+    (task,) = (task for task in scores.TASKS if task.name == "pong_laptop")
+    rows = [row for row in scores.read_rows(Path("docs/scores.csv")) if row["task"] == task.name]
+    with Path("docs/curves_pong_laptop.csv").open() as file:
+        curves_of_all = list(csv.DictReader(file))
+    assert [int(row["seed"]) for row in rows] == list(task.seeds)
+    for row in rows:
+        curve = [c for c in curves_of_all if c["seed"] == row["seed"]]
+        assert row["digest"] == task.digest
+        assert row["episodes"] == "20"
+        assert float(row["score"]) >= 18.0
+        assert float(row["seconds"]) <= 3600.0
+        assert float(curve[0]["return_mean"]) < -18.0
+        assert max(float(c["return_mean"]) for c in curve) == float(row["validation"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lrl.actors.exploration import Exploration
 from lrl.actors.slot import ActorSlot
-from lrl.envs import StreamEnvs
+from lrl.envs import RestorableEnvs, StreamEnvs
 from lrl.types import RowKind, Rows
 
 
@@ -82,10 +82,10 @@ class Actor:
     def begin(self) -> None:
         """Reset the environments and send the first frames."""
         self.observation = self.envs.reset(self.slot.env_seeds())
+        everywhere = np.ones(self.envs.num_envs, dtype=np.bool_)
         if self.slot.incarnation > 0:
-            frames = np.zeros_like(self._newest_frame(self.observation))
-            self.sink.put(rows_without_action(RowKind.GAP, self._streams, frames))
-        self._put_prefix(np.ones(self.envs.num_envs, dtype=np.bool_))
+            self._put_gap(everywhere)
+        self._put_prefix(everywhere)
 
     def step(self) -> int:
         """Step every environment once; return the number of environment steps made.
@@ -128,6 +128,38 @@ class Actor:
         self.env_steps += made
         return made
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` takes, as nested plain types and arrays.
+
+        It is empty if nothing was done yet, or if the environments are no `RestorableEnvs`. What
+        explores has no state but the actor's generator, and steps are counted by the run.
+        """
+        if self.observation is None or not isinstance(self.envs, RestorableEnvs):
+            return {}
+        return {
+            "generator": self.rng.bit_generator.state,
+            "returns": self._return,
+            "lengths": self._length,
+            "envs": self.envs.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on within the episodes of an earlier actor, in place of `begin`.
+
+        An environment that cannot be restored begins an episode, after a GAP row. With an empty
+        state nothing happens, so that all of them do.
+        """
+        if not state or not isinstance(self.envs, RestorableEnvs):
+            return
+        self.rng.bit_generator.state = state["generator"]
+        self.observation, restarted = self.envs.load_state_dict(state["envs"])
+        self._ended = self.envs.ended
+        self._return = np.where(restarted, 0.0, state["returns"])
+        self._length = np.where(restarted, 0, state["lengths"])
+        if restarted.any():
+            self._put_gap(restarted)
+            self._put_prefix(restarted)
+
     @property
     def run_env_steps(self) -> int:
         """Environment steps of the whole run so far.
@@ -143,6 +175,12 @@ class Actor:
 
     def _newest_frame(self, observation: npt.NDArray) -> npt.NDArray:
         return observation[:, -1] if self.envs.spec.frame_stack > 1 else observation
+
+    def _put_gap(self, chosen: npt.NDArray[np.bool_]) -> None:
+        """Say that nothing may be joined with what came before."""
+        assert self.observation is not None
+        frames = np.zeros_like(self._newest_frame(self.observation[chosen]))
+        self.sink.put(rows_without_action(RowKind.GAP, self._streams[chosen], frames))
 
     def _put_prefix(self, chosen: npt.NDArray[np.bool_]) -> None:
         """Send the earlier frames of first stacks, oldest first."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
 from lrl.transport import LearnerGone
@@ -40,6 +42,26 @@ def read_traceback(errors: Connection) -> tuple[bool, str]:
     """Return what `send_traceback` sent: whether it was fatal, and the traceback."""
     message = errors.recv_bytes()
     return bool(message[0]), message[1:].decode(errors="replace")
+
+
+def run_with_stacks(target: Callable[..., object], stacks: Connection, *args: object) -> None:
+    """Run the body of a process; should it crash or be aborted, it says where each thread was.
+
+    Also in the middle of C code, and without Python's help: a handler of signals writes to a pipe.
+    """
+    if sys.platform != "win32":
+        faulthandler.enable(stacks.fileno())
+    target(*args)
+
+
+def read_stacks(stacks: Connection) -> str:
+    """Return what `run_with_stacks` wrote so far, without waiting for it."""
+    parts = []
+    with contextlib.suppress(OSError):
+        while stacks.poll() and (part := os.read(stacks.fileno(), 2**16)):
+            parts.append(part)
+    text = b"".join(parts).decode(errors="replace")
+    return _shortened(text.partition("\nExtension modules:")[0].strip())
 
 
 def _shortened(text: str) -> str:

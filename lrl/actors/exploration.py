@@ -17,7 +17,11 @@ from lrl.types import ConfigError
 
 
 class Exploration(ABC):
-    """Choose actions."""
+    """Choose actions.
+
+    It keeps nothing between two calls: what it draws comes from the actor's generator, whose state
+    is saved.
+    """
 
     @abstractmethod
     def select(

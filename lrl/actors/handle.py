@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from lrl.actors.errors import read_traceback
+from lrl.actors.errors import read_stacks, read_traceback
 from lrl.actors.slot import ActorSlot
 from lrl.transport import Channel
 
@@ -23,10 +25,15 @@ class Handle:
     name: str
     process: BaseProcess
     errors: Connection
+    stacks: Connection
     launched_at: float
+    acted_at: float | None = None
+    """When its first sign of life was seen."""
     ended_at: float | None = None
     restart_at: float | None = None
     deaths: deque[float] = field(default_factory=deque)
+    short_lives: int = 0
+    """Deaths in a row that came soon after the first sign of life, or before it."""
     restarts: int = 0
     fatal_traceback: str = ""
 
@@ -40,8 +47,31 @@ class Handle:
             return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
         if code is not None and code < 0:
             hint = " (often the out-of-memory killer)" if code == -9 else ""
-            return f"was killed by signal {-code}{hint}"
+            return f"was killed by signal {-code}{hint}" + _indented(read_stacks(self.stacks))
         return f"exited with code {code}"
+
+    def end_hung(self, patience_seconds: float = 3.0) -> str:
+        """End a process that does nothing; say where its threads were, as far as it can tell.
+
+        Args:
+            patience_seconds: How long it may take to tell.
+        """
+        deadline, said = time.monotonic() + patience_seconds, ""
+        if hasattr(signal, "SIGCONT") and self.process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGABRT)
+                os.kill(self.process.pid, signal.SIGCONT)  # one that was stopped tells, too
+            while self.process.exitcode is None and time.monotonic() < deadline:
+                wait([self.process.sentinel], 0.02)
+                said += read_stacks(self.stacks)
+        self.process.kill()
+        self.process.join()
+        return _indented(said + read_stacks(self.stacks))
+
+    def close(self) -> None:
+        """Let go of the pipes; idempotent."""
+        self.errors.close()
+        self.stacks.close()
 
     def take_traceback(self) -> str:
         """Return the last traceback that came since the last call, of an error that was survived.
@@ -111,3 +141,7 @@ class ActorHandle(Handle):
             wait_seconds=self.total("wait_seconds"),
             restarts=self.restarts,
         )
+
+
+def _indented(stacks: str) -> str:
+    return "".join(f"\n  {line}" for line in stacks.splitlines())

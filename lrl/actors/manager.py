@@ -66,6 +66,16 @@ class ActorManager(Supervisor[ActorHandle]):
         """Return what each actor did so far, by actor index."""
         return [handle.statistics() for handle in self._handles]
 
+    def acting(self) -> list[int | None]:
+        """Return by actor index the process id of each that has made a step; None before that.
+
+        It is how an attack on actors (`lrl.benchmark.chaos_run`) sees that one is back.
+        """
+        return [
+            handle.process.pid if handle.channel.counters["env_steps"] else None
+            for handle in self._handles
+        ]
+
     def _launch(self, index: int, previous: ActorHandle | None) -> ActorHandle:
         slot = previous.slot.restarted() if previous else replace(self.first_slot, actor=index)
         channel = Channel(self.layout, slot.actor, slot.incarnation)
@@ -104,11 +114,6 @@ class ActorManager(Supervisor[ActorHandle]):
         if never_acted and handle.process.exitcode == 1:
             return "it failed before its first step"
         return None
-
-    def _may_restart(self, handle: ActorHandle) -> bool:
-        """Return whether all rows of a dead actor arrived: newer ones of its streams must wait."""
-        ledger = self.queue.ledger()
-        return ledger[handle.slot.actor, handle.slot.incarnation].in_flight == 0
 
 
 def _context(start_method: str, policy: PolicyFactory) -> BaseContext:

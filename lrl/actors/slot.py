@@ -72,9 +72,22 @@ class ActorSlot:
         They are distinct over all actors, ranks and incarnations of a run: they count up from a
         number that depends on the run's seed, and every environment mixes its seed itself.
         """
-        base = int(np.random.SeedSequence(self.seed).generate_state(1)[0])
-        numbers = base + self.incarnation * self.total_environments + self.environments
+        numbers = self._seed_base + self.incarnation * self.total_environments + self.environments
         return [TRAINING_SEED_FLOOR + int(number) % _SEED_SPAN for number in numbers]
+
+    def place_of(self, env_seed: int) -> tuple[int, int]:
+        """Return whose seed this is: an environment among those of all ranks, and its incarnation.
+
+        The inverse of `env_seeds`, for any slot of the run.
+
+        Example:
+            >>> slot = ActorSlot(seed=1, actor=2, num_actors=3, envs_per_actor=4, incarnation=5)
+            >>> [slot.place_of(seed) for seed in slot.env_seeds()]
+            [(8, 5), (9, 5), (10, 5), (11, 5)]
+        """
+        number = (env_seed - TRAINING_SEED_FLOOR - self._seed_base) % _SEED_SPAN
+        incarnation, environment = divmod(number, self.total_environments)
+        return environment, incarnation
 
     def generator(self) -> np.random.Generator:
         """Return the generator of this actor's exploration."""
@@ -84,6 +97,10 @@ class ActorSlot:
         """Return the seed of what this actor's policy draws by itself, such as noise."""
         (child,) = self._seed_sequence().spawn(1)
         return int(child.generate_state(1, np.uint64)[0])
+
+    @property
+    def _seed_base(self) -> int:
+        return int(np.random.SeedSequence(self.seed).generate_state(1)[0])
 
     def _seed_sequence(self) -> np.random.SeedSequence:
         place = (self.rank, self.actor, self.incarnation)

@@ -17,13 +17,14 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
 from lrl.actors.config import SupervisedConfig
+from lrl.actors.errors import run_with_stacks
 from lrl.actors.handle import MAIN_GUARD, Handle
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _RESTART_WINDOW_SECONDS = 60.0
-_BACK_OFF_WINDOW_SECONDS = 10.0  # deaths that lie further apart do not make the next pause longer
-
+# Who acts for longer is restarted at once: only a crash loop has to wait. Starting does not count.
+_SHORT_LIFE_SECONDS = 1.0
 
 H = TypeVar("H", bound=Handle)
 
@@ -70,10 +71,6 @@ class Supervisor(ABC, Generic[H]):
     def _hopeless(self, handle: H) -> str | None:
         """Say why a dead process is not worth a restart; None if it is."""
         return None
-
-    def _may_restart(self, handle: H) -> bool:
-        """Return whether everything is ready for the next incarnation."""
-        return True
 
     def _signs(self, handle: H) -> list[Any]:
         """Return what the thread waits for: the process's end, and whatever `_listen` takes."""
@@ -134,7 +131,7 @@ class Supervisor(ABC, Generic[H]):
             handle.process.join()
             handle.ended_at = handle.ended_at or time.monotonic()
             self._listen(handle)
-            handle.errors.close()
+            handle.close()
         drain()
 
     def _watch(self) -> None:
@@ -165,15 +162,16 @@ class Supervisor(ABC, Generic[H]):
 
     def _attend(self, index: int, handle: H) -> None:
         now = time.monotonic()
+        if handle.acted_at is None and self._heartbeat(handle):
+            handle.acted_at = now
         if handle.restart_at is not None:
-            if now >= handle.restart_at and self._may_restart(handle):
+            if now >= handle.restart_at:
                 self._handles[index] = self._relaunch(index, handle)
         elif handle.process.exitcode is not None:
             self._bury(handle, handle.cause_of_death())
         elif now - self._last_progress(handle) > self._limits.timeout_seconds:
-            handle.process.kill()
-            handle.process.join()
-            self._bury(handle, f"made no progress for {self._limits.timeout_seconds:g} s")
+            stacks = handle.end_hung()
+            self._bury(handle, f"made no progress for {self._limits.timeout_seconds:g} s{stacks}")
         else:
             self._listen(handle)
 
@@ -199,45 +197,50 @@ class Supervisor(ABC, Generic[H]):
                 f"{message}\n(failed {len(handle.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s; "
                 f"{limits.section}.max_restarts is {limits.max_restarts})"
             )
-        recent = sum(death > now - _BACK_OFF_WINDOW_SECONDS for death in handle.deaths)
-        delay = min(30.0, 0.1 * 2 ** (recent - 1))
+        short = handle.acted_at is None or now - handle.acted_at < _SHORT_LIFE_SECONDS
+        handle.short_lives = handle.short_lives + 1 if short else 0
+        delay = min(30.0, 0.1 * 2 ** (handle.short_lives - 1)) if short else 0.0
         handle.restart_at = now + delay
         _log.warning("%s; restart %d in %.1f s", message, handle.restarts + 1, delay)
 
     def _relaunch(self, index: int, handle: H) -> H:
-        handle.errors.close()
+        handle.close()
         fresh = self._launch(index, handle)
-        fresh.deaths = handle.deaths
+        fresh.deaths, fresh.short_lives = handle.deaths, handle.short_lives
         fresh.restarts = handle.restarts + 1
         self.restarts += 1
         return fresh
 
     def _start_process(
         self, context: BaseContext, name: str, target: Callable[..., object], args: Sequence[Any]
-    ) -> tuple[BaseProcess, Connection, float]:
+    ) -> tuple[BaseProcess, Connection, Connection, float]:
         """Start a process with the writing end of a pipe for its errors as last argument.
 
         Returns:
-            The process, the pipe's reading end, and when it was launched.
+            The process, the reading ends of the pipes for errors and for stacks of a process that
+            crashes, and when it was launched.
         """
         errors, child_errors = context.Pipe(duplex=False)
+        stacks, child_stacks = context.Pipe(duplex=False)
         process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
-            target=target, args=(*args, child_errors), name=f"lrl-{name.replace(' ', '-')}",
-            daemon=True,
+            target=run_with_stacks, args=(target, child_stacks, *args, child_errors),
+            name=f"lrl-{name.replace(' ', '-')}", daemon=True,
         )  # fmt: skip
         launched_at = time.monotonic()
         try:
             with interrupt_blocked():
                 process.start()
-        except (OSError, EOFError) as error:
+        except Exception as error:
             errors.close()
-            raise self.error(
-                f"{name} cannot be started: {error!r} (its own output may say more; "
-                f"in a script: {MAIN_GUARD})"
-            ) from error
+            stacks.close()
+            hint = f"its own output may say more; in a script: {MAIN_GUARD}"
+            if not isinstance(error, (OSError, EOFError)):
+                hint = "env.kwargs and exploration may hold only what can be pickled"
+            raise self.error(f"{name} cannot be started: {error!r} ({hint})") from error
         finally:
             child_errors.close()
-        return process, errors, launched_at
+            child_stacks.close()
+        return process, errors, stacks, launched_at
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def main() -> None:
     arguments = parser.parse_args()
     (task,) = (task for task in TASKS if task.name == arguments.task)
     rows = []
-    for seed in range(task.seeds):
+    for seed in task.seeds:
         if (folder := arguments.runs / f"{task.name}_{seed}").is_dir():
             rows += read_curve(newest_version(folder), seed)
     if not rows:

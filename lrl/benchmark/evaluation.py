@@ -1,21 +1,20 @@
 """Speed of evaluation, and what evaluation beside training costs the learner.
 
-Run `python -m lrl.benchmark.evaluation`; about five minutes on two idle cores.
+Run `python -m lrl.benchmark.evaluation`; about ten minutes on two idle cores.
 
 1. 100 episodes of CartPole by a policy that never fails (500 steps each, the longest there are),
    with the forward of a network in every step.
 2. 8 games of Pong played in parallel to their ends with random actions, against the bare vector
    environment of ale-py with as many steps: what evaluation adds, the network apart. And with the
    Nature network.
-3. Learner steps per second of a synchronous run whose evaluations take about 30 seconds, without
-   them and with them in the background, in alternation.
+3. Learner steps per second of a synchronous run while an evaluation of about 30 seconds runs in the
+   background, against the same run before and after it.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import logging
 import tempfile
 import time
 from statistics import median
@@ -96,11 +95,16 @@ def pong_steps_per_second(network: bool, num_threads: int) -> tuple[float, float
 
 
 class _Clock(L.Callback):
-    """Times the learner steps after the first ones."""
+    """Counts the learner steps of each stretch with evaluation, and of each without.
 
-    def __init__(self, skipped: int) -> None:
-        self.skipped = skipped
-        self.started = self.seconds = 0.0
+    Args:
+        evaluation: What runs or rests.
+    """
+
+    def __init__(self, evaluation: Any) -> None:
+        self.evaluation = evaluation
+        self.stretches: list[tuple[bool, int, float]] = []  # evaluated, learner steps, seconds
+        self._began: tuple[bool, int, float] | None = None
 
     def on_train_batch_end(
         self,
@@ -110,30 +114,36 @@ class _Clock(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Start after the first steps."""
-        if trainer.global_step == self.skipped:
-            self.started = time.perf_counter()
-        self.seconds = time.perf_counter() - self.started
+        """Begin another stretch whenever an evaluation begins or ends."""
+        now = (self.evaluation._is_awaiting, trainer.global_step, time.perf_counter())
+        if self._began is None:
+            self._began = now
+        elif now[0] != self._began[0]:
+            evaluated, step, started = self._began
+            self.stretches.append((evaluated, now[1] - step, now[2] - started))
+            self._began = now
 
 
-def learner_steps_per_second(steps: int, episodes: int) -> tuple[float, float]:
-    """Return the learner's speed in a synchronous run of MountainCar, and seconds an evaluation.
+def shares_of_learner(evaluations: int, interval: int, episodes: int) -> tuple[list[float], float]:
+    """Return the share of its speed that the learner keeps beside evaluations, and their seconds.
 
-    Its episodes last 200 steps until something has been learnt, and nothing is in so few steps.
+    One synchronous run of MountainCar, in which stretches with an evaluation alternate with
+    stretches without: each evaluation is compared with the stretches before and after it, so that a
+    machine that gets faster or slower meanwhile does not count. The episodes last 200 steps until
+    something has been learnt, and nothing is in so few steps.
 
     Args:
-        steps: Learner steps.
-        episodes: Episodes of an evaluation; one after the other is played in the background. 0
-            evaluates nothing.
+        evaluations: How many are compared.
+        interval: Learner steps from one to the next; as long again as an evaluation should be left.
+        episodes: Episodes of an evaluation; one after the other is played in the background.
     """
-    clock = _Clock(skipped=steps // 10)
-    callback = ActorLearnerCallback(100, 0, 0)
-    if episodes:
-        callback = ActorLearnerCallback(100, 500, 0, evaluation="background")
+    steps = (evaluations + 1) * interval + 1  # the last stretch is ended by an evaluation
+    callback = ActorLearnerCallback(100, interval, 0, evaluation="background")
+    clock = _Clock(callback.evaluation)
     data = ReplayDataModule(
         EnvConfig("MountainCar-v0"),
         ActorConfig(num_actors=0),
-        evaluation=EvaluationConfig(episodes=episodes or 1),
+        evaluation=EvaluationConfig(episodes=episodes),
         learner_threads=1,
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -147,18 +157,24 @@ def learner_steps_per_second(steps: int, episodes: int) -> tuple[float, float]:
             default_root_dir=folder,
         )
         trainer.fit(DQN(functools.partial(MLPEncoder, hidden_sizes=(256, 256))), datamodule=data)
-    lasted = getattr(callback.evaluation, "seconds", 0.0)
-    return (steps - clock.skipped) / clock.seconds, lasted
+    if len(clock.stretches) != 2 * evaluations + 1:
+        raise ValueError(
+            f"interval={interval} learner steps is over before {episodes} episodes are: raise it"
+        )
+    speeds = [steps / seconds for _, steps, seconds in clock.stretches]
+    busy = range(1, 2 * evaluations, 2)
+    shares = [2 * speeds[index] / (speeds[index - 1] + speeds[index + 1]) for index in busy]
+    return shares, median(clock.stretches[index][2] for index in busy)
 
 
 def main() -> None:
     """Print all figures, each a median."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="Runs of each measurement.")
-    parser.add_argument("--steps", type=int, default=40_000, help="Learner steps of a run.")
-    parser.add_argument("--episodes", type=int, default=3000, help="Episodes in the background.")
+    parser.add_argument("--evaluations", type=int, default=5, help="Evaluations to compare.")
+    parser.add_argument("--interval", type=int, default=24_000, help="Learner steps to the next.")
+    parser.add_argument("--episodes", type=int, default=8000, help="Episodes of an evaluation.")
     arguments = parser.parse_args()
-    logging.getLogger("lrl").setLevel(logging.ERROR)  # evaluations that are left out
     repeats = range(arguments.repeats)
     seconds = median(cartpole_seconds(arguments.repeats))
     print(f"CartPole, 100 episodes of 500 steps: {seconds:.2f} s")
@@ -171,18 +187,12 @@ def main() -> None:
                 f"Pong, 8 games, {num_threads} thread(s){', Nature network' * network}: "
                 f"{speed:,.0f} of {bare:,.0f} steps/s bare ({share:.0%})"
             )
-    pairs = [
-        (
-            learner_steps_per_second(arguments.steps, 0)[0],
-            *learner_steps_per_second(arguments.steps, arguments.episodes),
-        )
-        for _ in repeats
-    ]
-    share = median(beside / alone for alone, beside, _ in pairs)
-    alone, beside, lasted = (median(column) for column in zip(*pairs, strict=True))
+    shares, lasted = shares_of_learner(
+        arguments.evaluations, arguments.interval, arguments.episodes
+    )
     print(
-        f"learner beside evaluations of {lasted:.0f} s: {beside:,.0f} of {alone:,.0f} learner "
-        f"steps/s ({share:.0%})"
+        f"learner beside evaluations of {lasted:.0f} s: {median(shares):.1%} of its steps/s; "
+        f"one by one {', '.join(f'{share:.1%}' for share in shares)}"
     )
 
 

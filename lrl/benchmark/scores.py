@@ -141,7 +141,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
         lines.append(
             f"| `{task.name}` | {', '.join(f'{score:.1f}' for score in scores)} "
             f"| {median(scores):.1f} | {task.bar:g} in {task.seconds:g} s "
-            f"| {reached} of {task.seeds} | {median(seconds):.0f} | {env_steps:,.0f} |"
+            f"| {reached} of {len(task.seeds)} | {median(seconds):.0f} | {env_steps:,.0f} |"
         )
     return "\n".join(lines)
 
@@ -163,7 +163,7 @@ def main() -> None:
     for task in TASKS if not arguments.table else ():
         if arguments.tasks and task.name not in arguments.tasks:
             continue
-        for seed in range(task.seeds):
+        for seed in task.seeds:
             if (task.name, seed, task.digest) not in done:
                 row = run(task, seed, arguments.runs)
                 append_row(arguments.csv, row)

@@ -6,10 +6,15 @@ from typing import Any, Literal
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
+from lrl.callbacks.logging import let_loggers_fail
+from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
+from lrl.callbacks.requeue import SlurmRequeue
+from lrl.callbacks.run_folder import FolderClaim
 from lrl.callbacks.summary import RunSummary
 from lrl.callbacks.throughput import Throughput
 from lrl.callbacks.video import EpisodeVideo
@@ -39,6 +44,8 @@ class ActorLearnerCallback(Checkpoint):
             episodes in a process of its own, which wants a core to itself.
         video_interval_learner_steps: Learner steps between films of the first evaluation episode,
             for which training stops and which TensorBoard shows as `eval/video`; 0 makes none.
+        checkpoint_replay: Whether the replay is saved with `last.ckpt`, in the background, so that
+            a run that goes on from there need not fill it again; it takes its size on the disk.
     """
 
     syncs_weights = True
@@ -52,20 +59,26 @@ class ActorLearnerCallback(Checkpoint):
         monitor: str = "eval/return_mean",
         evaluation: Literal["inline", "background"] = "inline",
         video_interval_learner_steps: int = 0,
+        checkpoint_replay: bool = False,
     ) -> None:
         self.weight_sync = WeightSync(sync_period_learner_steps)
         self.throughput = Throughput(self.weight_sync)
         if evaluation not in ("inline", "background"):
             raise ConfigError(f"evaluation must be 'inline' or 'background', got {evaluation!r}")
         self.best = BestCheckpoint(monitor)
+        self.replay = ReplayCheckpoint(checkpoint_replay)
+        self.saves_replay = checkpoint_replay
+        interval = save_interval_learner_steps
         if evaluation == "background":
             self.evaluation = BackgroundEvaluation(eval_interval_learner_steps, self.best)
-            self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_last)
+            self.last = LastCheckpoint(interval, self.evaluation.is_last, self.replay.beside)
         else:
             self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
-            self.last = LastCheckpoint(save_interval_learner_steps, self.evaluation.is_due)
-        self._compares = True
+            self.last = LastCheckpoint(interval, self.evaluation.is_due, self.replay.beside)
+        self._compares, self._resumed = True, ""
         self.summary = RunSummary(self.best)
+        self.requeue = SlurmRequeue()
+        self._claim = FolderClaim()
         self.parts: list[L.Callback] = [
             PriorityUpdate(),
             self.weight_sync,
@@ -94,6 +107,8 @@ class ActorLearnerCallback(Checkpoint):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Prepare the parts, and take over Ctrl-C."""
+        if stage == "fit":
+            self._claim.make(trainer)
         for part in self.parts:
             part.setup(trainer, pl_module, stage)
         if stage == "fit":
@@ -101,9 +116,13 @@ class ActorLearnerCallback(Checkpoint):
                 learner_steps = self.evaluation.interval_learner_steps or 1000
                 trainer.limit_train_batches = learner_steps * trainer.accumulate_grad_batches
             interrupt.install()
+            let_loggers_fail(trainer)
+            self.requeue.setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forward to the parts."""
+        """Restore the replay, then forward to the parts."""
+        interrupt.watch_sigterm(SIGTERMException)
+        self.replay.on_train_start(trainer, pl_module)
         for part in self.parts:
             part.on_train_start(trainer, pl_module)
 
@@ -132,22 +151,32 @@ class ActorLearnerCallback(Checkpoint):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Wait for an evaluation in the background, and save the last checkpoint."""
+        interrupt.release_sigterm()
         self.evaluation.on_train_end(trainer, pl_module)
         self.last.on_train_end(trainer, pl_module)
+        self.replay.on_train_end(trainer, pl_module)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         """Save what can be saved, stop the actors."""
+        interrupt.release_sigterm()
+        self.last.saves_untrained = self.requeue.is_asked  # the job goes on with `last`, always
         for part in self.parts:
             part.on_exception(trainer, pl_module, exception)
+        self.replay.on_exception(trainer, pl_module, exception)
+        self.requeue.on_exception(trainer, pl_module, exception)
+        self._claim.drop()
         interrupt.uninstall()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Give Ctrl-C back and write the summary."""
         interrupt.uninstall()
+        self.requeue.teardown(trainer, pl_module, stage)
         for part in self.parts:
             part.teardown(trainer, pl_module, stage)
+        self.replay.teardown(trainer, pl_module, stage)
+        self._claim.drop()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score."""
@@ -158,8 +187,10 @@ class ActorLearnerCallback(Checkpoint):
     ) -> None:
         """Note whether the scores of the run that is resumed compare with this one's."""
         self._compares = not other_protocol(checkpoint, getattr(trainer, "datamodule", None))
+        self._resumed = str(trainer.ckpt_path or "")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the best score of the run that is resumed, if it is one to beat."""
         if self._compares:
             self.best.load_state_dict(state_dict)
+            self.best.find_moved(self._resumed)

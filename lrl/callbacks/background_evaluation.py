@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 
-from lrl.callbacks.checkpoints import BestCheckpoint, checkpoint_folder
+from lrl.callbacks.checkpoints import BestCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.callbacks.logging import log_metrics
+from lrl.callbacks.run_folder import checkpoint_folder, save_checkpoint
+from lrl.checkpoint_io import SaveError, temporary_beside
 from lrl.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.checks import callbacks_of
 from lrl.learner.datamodule import datamodule_of
@@ -25,7 +28,7 @@ _log = logging.getLogger(__name__)
 class BackgroundEvaluation(PeriodicEvaluation):
     """Have an evaluator play the validation episodes every so many learner steps.
 
-    Each evaluation begins with a checkpoint, `candidate.ckpt`, which becomes `best.ckpt` if its
+    Each evaluation begins with a checkpoint, the candidate, which becomes `best.ckpt` if its
     score turns out the best; the score is logged at the learner step of the weights. An evaluation
     that is due while the one before still runs is left out, with a warning; the one of the last
     learner step never is. With several ranks the first one evaluates.
@@ -62,7 +65,7 @@ class BackgroundEvaluation(PeriodicEvaluation):
         trainer.num_sanity_val_steps = 0
         self._limit_before = trainer.limit_val_batches
         trainer.limit_val_batches = 0
-        self._candidate = checkpoint_folder(trainer) / "candidate.ckpt"
+        self._candidate = temporary_beside(checkpoint_folder(trainer) / "candidate.ckpt")
         for callback in callbacks_of(trainer):
             monitor = getattr(callback, "monitor", None) or ""
             if callback is not self.best and monitor.startswith("eval/"):
@@ -146,7 +149,11 @@ class BackgroundEvaluation(PeriodicEvaluation):
         """Save the candidate and have it evaluated; all ranks call it."""
         assert self._candidate is not None
         self._asked_step, self._asked_at = trainer.global_step, time.monotonic()
-        trainer.save_checkpoint(self._candidate, weights_only=False)
+        try:
+            save_checkpoint(trainer, self._candidate)
+        except SaveError as error:
+            if trainer.is_global_zero:
+                _log.error("weights that prove the best could not be kept: %s", error)
         if self._evaluator is not None:
             self._evaluator.ask(self._module(trainer).online, self._asked_step)
             self._is_awaiting = True
@@ -175,14 +182,19 @@ class BackgroundEvaluation(PeriodicEvaluation):
         log_metrics(trainer, metrics, self._asked_step)
         assert self._candidate is not None
         self.best.take(trainer, self._candidate, metrics)
+        self._discard_candidate()  # it must not pass for the next, if that cannot be saved
 
     def _close(self, trainer: L.Trainer) -> None:
         super().teardown(trainer, trainer.lightning_module, "fit")
         if self._evaluator is not None:
             self._evaluator.close()
             self._evaluator = None
+        self._discard_candidate()
+
+    def _discard_candidate(self) -> None:
         if self._candidate is not None:
-            self._candidate.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._candidate.unlink(missing_ok=True)
 
     @staticmethod
     def _module(trainer: L.Trainer) -> Any:

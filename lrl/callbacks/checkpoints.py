@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
+from lrl.callbacks.evaluation import note_evaluation
+from lrl.callbacks.run_folder import prepare_folder, save_checkpoint
+from lrl.checkpoint_io import (
+    SaveError,
+    predecessor_kept,
+    read_checkpoint,
+    remove_leftovers,
+)
 from lrl.evaluator import EvaluatorError
 from lrl.interrupt import AT_ONCE
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
-
-
-def checkpoint_folder(trainer: L.Trainer) -> Path:
-    """Return the run's folder of checkpoints; all ranks must call it."""
-    return Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
 
 
 class BestCheckpoint(Checkpoint):
@@ -47,9 +50,8 @@ class BestCheckpoint(Checkpoint):
         self.folder: Path | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Find the run's folder."""
-        if stage == "fit":
-            self.folder = checkpoint_folder(trainer)
+        """Find the run's folder, and clear away what a killed run left in it."""
+        self.folder = prepare_folder(trainer, stage) or self.folder
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save, if this evaluation is better than all before."""
@@ -57,8 +59,8 @@ class BestCheckpoint(Checkpoint):
             return
         score = self._score(trainer.callback_metrics)
         if score > self.best_model_score:
-            path = self._rise_to(score)
-            trainer.save_checkpoint(path, weights_only=False)
+            with self._risen_to(score) as path:
+                save_checkpoint(trainer, path)
 
     def take(self, trainer: L.Trainer, candidate: Path, metrics: Mapping[str, float]) -> None:
         """Keep a checkpoint that was evaluated aside of training, if it is better than all before.
@@ -70,16 +72,16 @@ class BestCheckpoint(Checkpoint):
         """
         score = self._score(metrics)
         if score > self.best_model_score:
-            path = self._rise_to(score)
-            try:
-                self._update_score(trainer, candidate)
-            except Exception as error:  # what other callbacks put there may not load safely
-                _log.warning("%s keeps the best score of before: %s", path, error)
-            candidate.replace(path)
+            with self._risen_to(score) as path:
+                try:
+                    self._update_score(trainer, candidate)
+                except Exception as error:  # what other callbacks put there may not load safely
+                    _log.warning("%s keeps the best score of before: %s", path, error)
+                candidate.replace(path)
 
     def _update_score(self, trainer: L.Trainer, candidate: Path) -> None:
         """Write the score into a checkpoint from before it was known, for runs that go on there."""
-        content = torch.load(candidate, map_location="cpu", weights_only=True)
+        content = read_checkpoint(candidate)
         own = self.state_dict()
         for state in content["callbacks"].values():
             if state.keys() == own.keys():
@@ -94,11 +96,17 @@ class BestCheckpoint(Checkpoint):
             )
         return float(metrics[self.monitor])
 
-    def _rise_to(self, score: float) -> str:
+    @contextmanager
+    def _risen_to(self, score: float) -> Iterator[Path]:
+        """Take a score over, which the file that is then written holds; not if that fails."""
         assert self.folder is not None
-        self.best_model_score = score
-        self.best_model_path = str(self.folder / "best.ckpt")
-        return self.best_model_path
+        before, path = self.state_dict(), self.folder / "best.ckpt"
+        self.load_state_dict({"best_model_score": score, "best_model_path": str(path)})
+        try:
+            yield path
+        except OSError as error:
+            self.load_state_dict(before)
+            _log.error("the best weights so far, of score %.6g, are not kept: %s", score, error)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score and where its weights are."""
@@ -109,9 +117,34 @@ class BestCheckpoint(Checkpoint):
         self.best_model_score = state_dict["best_model_score"]
         self.best_model_path = state_dict["best_model_path"]
 
+    def find_moved(self, resumed: str) -> None:
+        """Look for the best weights near the checkpoint that is resumed, if their path is gone.
+
+        Where they are not there either, the next evaluation is the best.
+
+        Args:
+            resumed: RUNS/NAME/version_K/checkpoints/last.ckpt.
+        """
+        path = Path(self.best_model_path)
+        if not self.best_model_path or path.is_file():
+            return
+        moved = Path(resumed).parent.parent.parent.joinpath(*path.parts[-3:])
+        if moved.is_file():
+            self.best_model_path = str(moved)
+        else:
+            _log.warning(
+                "the best weights so far, of score %.6g, are gone from %s: the best from now on "
+                "are kept", self.best_model_score, path,
+            )  # fmt: skip
+            self.load_state_dict({"best_model_score": -math.inf, "best_model_path": ""})
+
 
 class LastCheckpoint(Checkpoint):
     """Keep `last.ckpt`: periodically, at the end, and when the run is interrupted.
+
+    The one before it stays as `previous.ckpt`. Where saving fails, for want of space perhaps, the
+    error is logged, the files stay as they are, and training goes on to the next save: ending it
+    would throw away what may still be saved. Only if the save at the end fails, the run does.
 
     On a learner step that ends with an evaluation it waits for it: a checkpoint from before would
     make the resumed run skip that evaluation.
@@ -119,12 +152,14 @@ class LastCheckpoint(Checkpoint):
     Args:
         interval_learner_steps: Learner steps between saves; 0 saves at the end only.
         evaluation_is_due: Tells whether the current learner step ends with an evaluation.
+        beside: Makes the context in which the file is written, and what belongs to it is noted.
     """
 
     def __init__(
         self,
         interval_learner_steps: int = 10_000,
         evaluation_is_due: Callable[[L.Trainer], bool] = lambda trainer: False,
+        beside: Callable[[L.Trainer], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         if interval_learner_steps < 0:
             raise ConfigError(
@@ -134,13 +169,20 @@ class LastCheckpoint(Checkpoint):
         self.interval_learner_steps = interval_learner_steps
         self.last_model_path = ""
         self._evaluation_is_due = evaluation_is_due
+        self._beside = beside
+        self.saves_untrained = False  # also before the first learner step, if the run is ended
         self._saved_step = -1
+        self._failures = 0
         self._folder: Path | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Find the run's folder."""
-        if stage == "fit":
-            self._folder = checkpoint_folder(trainer)
+        """Find the run's folder, and clear away what a killed run left in it."""
+        self._folder = prepare_folder(trainer, stage) or self._folder
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Clear away what the run that is resumed left, if it was killed."""
+        if trainer.is_global_zero and trainer.ckpt_path is not None:
+            remove_leftovers(Path(trainer.ckpt_path).parent)
 
     def on_train_batch_end(
         self,
@@ -152,35 +194,71 @@ class LastCheckpoint(Checkpoint):
     ) -> None:
         """Save if it is time and no evaluation follows."""
         if self._is_time(trainer) and not self._evaluation_is_due(trainer):
-            self._save(trainer)
+            self._try_to_save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save if it is time and the evaluation was waited for."""
         if trainer.state.fn == "fit" and self._is_time(trainer):
-            self._save(trainer)
+            self._try_to_save(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save the final weights."""
-        self._save(trainer)
+        """Save the final weights.
+
+        Raises:
+            SaveError: They cannot be saved.
+        """
+        try:
+            self._save(trainer)
+        except SaveError as error:
+            raise SaveError(f"the final weights are lost: {error}; {self._kept()}") from error
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         """Save on Ctrl-C, SIGTERM and when evaluation fails; else the state may be wrong."""
-        asked_to_stop = isinstance(exception, (KeyboardInterrupt, SIGTERMException, EvaluatorError))
-        asked_to_stop &= AT_ONCE not in exception.args  # it came in the middle of something
-        if asked_to_stop and trainer.global_step > 0 and trainer.world_size == 1:
+        validating = trainer.state.fn == "fit" and trainer.validating
+        is_sound = validating or isinstance(
+            exception, (KeyboardInterrupt, SIGTERMException, EvaluatorError)
+        )
+        is_sound &= AT_ONCE not in exception.args  # it came in the middle of something
+        is_begun = trainer.global_step > 0 or self.saves_untrained
+        if is_sound and is_begun and trainer.world_size == 1:
+            if validating:
+                note_evaluation(trainer, is_played=False)
             try:
                 self._save(trainer)
+            except SaveError as error:
+                _log.error("the weights of this moment are lost: %s; %s", error, self._kept())
             except Exception:  # what follows stops the actors
-                _log.exception("%s could not be saved", self.last_model_path)
+                _log.exception("last.ckpt could not be saved; %s", self._kept())
 
     def _is_time(self, trainer: L.Trainer) -> bool:
         interval, step = self.interval_learner_steps, trainer.global_step
         return interval > 0 and step > 0 and step % interval == 0
 
+    def _try_to_save(self, trainer: L.Trainer) -> None:
+        try:
+            self._save(trainer)
+            self._failures = 0
+        except SaveError as error:
+            self._failures += 1
+            if trainer.is_global_zero:
+                _log.error(
+                    "%s (failed %d times in a row; %s). Training goes on and tries again in %d "
+                    "learner steps",
+                    error, self._failures, self._kept(), self.interval_learner_steps,
+                )  # fmt: skip
+
     def _save(self, trainer: L.Trainer) -> None:
-        if self._folder is not None and self._saved_step != trainer.global_step:
-            self.last_model_path = str(self._folder / "last.ckpt")
-            trainer.save_checkpoint(self.last_model_path, weights_only=False)
-            self._saved_step = trainer.global_step
+        if self._folder is None or self._saved_step == trainer.global_step:
+            return
+        path = self._folder / "last.ckpt"
+        keep = predecessor_kept(path, "previous.ckpt") if trainer.is_global_zero else nullcontext()
+        with keep, self._beside(trainer):
+            save_checkpoint(trainer, path)
+        self._saved_step, self.last_model_path = trainer.global_step, str(path)
+
+    def _kept(self) -> str:
+        if self._saved_step < 0:
+            return "this run has kept none yet"
+        return f"the last one kept is of learner step {self._saved_step}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning as L
 
 from lrl.callbacks.logging import log_metrics
@@ -56,9 +58,21 @@ class PeriodicEvaluation(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the evaluation at the learner step it belongs to."""
         if trainer.state.fn == "fit":
+            note_evaluation(trainer, is_played=True)
             metrics = {
                 name: float(value)
                 for name, value in trainer.callback_metrics.items()
                 if name.startswith("eval/")
             }
             log_metrics(trainer, metrics)
+
+
+def note_evaluation(trainer: L.Trainer, *, is_played: bool) -> None:
+    """Note for checkpoints whether this learner step's evaluation was played.
+
+    Lightning counts an evaluation that was interrupted as begun after its first batch only, which
+    comes when all episodes are over. A resumed run would leave it out.
+    """
+    total: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total
+    total.processed = total.completed
+    total.ready = total.started = total.completed + (not is_played)

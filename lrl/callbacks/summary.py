@@ -85,9 +85,12 @@ class RunSummary(L.Callback):
             ],
             "stamp": datamodule.stamp(),
         }
-        self._folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(summary, indent=2, default=str)
-        (self._folder / "summary.json").write_text(text + "\n")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / "summary.json").write_text(text + "\n")
+        except OSError as error:  # a full disk must not keep the run from ending as it should
+            _log.error("summary.json could not be written: %s", error)
         _log.info("%s", actor_table(actors))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import lightning as L
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
+from lrl.learner.dqn import DQN
 from lrl.types import ConfigError
 
 
@@ -73,4 +74,6 @@ class PriorityUpdate(L.Callback):
                 "replay.sampler needs priorities: training_step must return a dict with 'loss', "
                 "'keys' (batch.keys) and 'priorities' ([batch], at least 0)"
             )
+        if isinstance(pl_module, DQN):
+            pl_module.finite.settle()  # it has more to say of a NaN than the sampler
         replay.update_priorities(outputs["keys"], outputs["priorities"])

@@ -8,6 +8,7 @@ from lrl.envs.config import AtariConfig, EnvConfig, WrapperConfig
 from lrl.envs.make import make_envs, make_spec
 from lrl.envs.minatar import register_minatar
 from lrl.envs.protocols import PROTOCOLS, Protocol, protocol_name
+from lrl.envs.restorable import RestorableEnvs
 from lrl.envs.toy import register_toys
 from lrl.envs.vector import EnvStep, StreamEnvs
 from lrl.envs.wrappers import ChannelsFirst, Luminance
@@ -20,6 +21,7 @@ __all__ = [
     "EnvStep",
     "Luminance",
     "Protocol",
+    "RestorableEnvs",
     "StreamEnvs",
     "WrapperConfig",
     "make_envs",

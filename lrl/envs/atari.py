@@ -130,14 +130,19 @@ class AtariEnvs(StreamEnvs):
         return self._backend
 
 
+def screen_size(game: str) -> tuple[int, int]:
+    """Return height and width of a game's screen in pixels, by ale-py's name of the game."""
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    emulator = ALEInterface()
+    emulator.loadROM(str(roms.get_rom_path(game)))
+    return emulator.getScreenDims()
+
+
 def _check_image(game: str, config: AtariConfig) -> None:
     """Refuse an image larger than the screen, which cannot be interpolated by area."""
     if config.image_height <= _SCREEN[0] and config.image_width <= _SCREEN[1]:
         return
-    ALEInterface.setLoggerMode(LoggerMode.Error)
-    emulator = ALEInterface()
-    emulator.loadROM(str(roms.get_rom_path(game)))
-    height, width = emulator.getScreenDims()
+    height, width = screen_size(game)
     for name, screen in (("image_height", height), ("image_width", width)):
         if getattr(config, name) > screen:
             raise ConfigError(

@@ -11,10 +11,15 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from lrl.envs.bounds import Bounds
 from lrl.envs.vector import EnvStep, StreamEnvs
 from lrl.types import ConfigError, EnvSpec
 
 _KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
+
+# What environments usually answer with, which needs no closer look.
+_NUMBERS = (float, int, np.float64, np.float32)
+_FLAGS = (bool, np.bool_)
 
 
 def spec_from_spaces(
@@ -68,6 +73,17 @@ def _read_mask(info: dict[str, Any], shape: tuple[int, ...], name: str) -> npt.N
     return mask.astype(np.bool_)
 
 
+def _check_scalars(index: int, **answers: object) -> None:
+    """Refuse what numpy would take for a number or a flag and is none, such as a string."""
+    for name, answer in answers.items():
+        value = np.asarray(answer)
+        if value.shape != () or value.dtype.kind not in "fiub":
+            raise ValueError(
+                f"Environment {index}: {name} is {answer!r:.200}, but must be "
+                f"{'a number' if name == 'reward' else 'true or false'}."
+            )
+
+
 class SingleEnvs(StreamEnvs):
     """Single Gymnasium environments, stepped one after the other in this process.
 
@@ -83,7 +99,8 @@ class SingleEnvs(StreamEnvs):
         spec = spec_from_spaces(
             env.observation_space, env.action_space, name, frame_stack, action_masks
         )
-        super().__init__(spec, len(envs))
+        assert isinstance(env.observation_space, Box)
+        super().__init__(spec, len(envs), Bounds(env.observation_space))
         self._envs = list(envs)
         self._first_action = _first_action(env.action_space)
 
@@ -112,9 +129,10 @@ class SingleEnvs(StreamEnvs):
             if ended[index]:
                 value, info = env.reset()
             else:
-                value, reward[index], terminated[index], truncated[index], info = env.step(
-                    actions[index] + first
-                )
+                value, gain, end, cut, info = env.step(actions[index] + first)
+                if not (type(gain) in _NUMBERS and type(end) in _FLAGS and type(cut) in _FLAGS):
+                    _check_scalars(index, reward=gain, terminated=end, truncated=cut)
+                reward[index], terminated[index], truncated[index] = gain, end, cut
             self._store(observation, index, value)
             if mask is not None:
                 mask[index] = _read_mask(info, mask.shape[1:], f"environment {index}")
@@ -135,12 +153,7 @@ class SingleEnvs(StreamEnvs):
 
     def _store(self, observation: npt.NDArray[np.generic], index: int, value: object) -> None:
         value = np.asarray(value)
-        dtype = self.spec.observation_dtype
-        if value.shape != self.spec.observation_shape or _network_dtype(value.dtype) != dtype:
-            raise ValueError(
-                f"Environment {index}: the observation was declared {dtype} "
-                f"{self.spec.observation_shape}, but came as {value.dtype} {value.shape}."
-            )
+        _check_declared(value, self.spec.observation_shape, self.spec, f"Environment {index}")
         observation[index] = value
 
 
@@ -160,7 +173,8 @@ class NativeVectorEnvs(StreamEnvs):
             )
         observation_space, action_space = envs.single_observation_space, envs.single_action_space
         spec = spec_from_spaces(observation_space, action_space, name, action_masks=action_masks)
-        super().__init__(spec, envs.num_envs)
+        assert isinstance(observation_space, Box)
+        super().__init__(spec, envs.num_envs, Bounds(observation_space))
         self._envs = envs
         self._first_action = _first_action(action_space)
 
@@ -193,4 +207,19 @@ class NativeVectorEnvs(StreamEnvs):
             self.action_mask = _read_mask(info, shape, "the vector environment")
 
     def _converted(self, observation: npt.ArrayLike) -> npt.NDArray[np.generic]:
-        return np.array(observation, self.spec.observation_dtype)  # a copy: buffers may be reused
+        value = np.asarray(observation)
+        shape = (self.num_envs, *self.spec.observation_shape)
+        _check_declared(value, shape, self.spec, "The vector environment")
+        return np.array(value, self.spec.observation_dtype)  # a copy: buffers may be reused
+
+
+def _check_declared(
+    value: npt.NDArray[Any], shape: tuple[int, ...], spec: EnvSpec, whose: str
+) -> None:
+    dtype = spec.observation_dtype
+    is_number = value.dtype.kind in "biuf"
+    if value.shape != shape or not is_number or _network_dtype(value.dtype) != dtype:
+        raise ValueError(
+            f"{whose}: the observation was declared {dtype} {shape}, but came as {value.dtype} "
+            f"{value.shape}."
+        )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import traceback
 import warnings
+from collections.abc import Iterator
 from importlib import import_module
 
 import gymnasium
 from gymnasium.wrappers import FrameStackObservation
 
+from lrl import safety
 from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
 from lrl.envs.vector import StreamEnvs
@@ -23,7 +28,8 @@ def make_spec(config: EnvConfig) -> EnvSpec:
     envs = make_envs(config, 1, training=False)
     try:
         if not config.is_atari:  # has no masks, and a reset takes as long again
-            envs.reset([0])
+            with _blamed_on(f"env.id {config.id!r} fails at its first reset"):
+                envs.reset([0])
     finally:
         envs.close()
     if envs.offers_masks and not config.action_masks:
@@ -52,6 +58,7 @@ def make_envs(
         raise ConfigError(
             f"num_envs is {num_envs} and num_threads {num_threads}, but both must be at least 1."
         )
+    safety.check_entry_point(config.id.rpartition(":")[0] or None, "env.id", config.id)
     if config.is_atari:
         from lrl.envs.atari import AtariEnvs  # 0.4 s, and not every run needs it
 
@@ -74,18 +81,32 @@ def make_single(config: EnvConfig) -> gymnasium.Env:
 def _registered_name(config: EnvConfig) -> str:
     """Import the module of an id `module:Name-v0`; return the name in Gymnasium's registry."""
     module, _, name = config.id.rpartition(":")
+    safety.check_entry_point(module or None, "env.id", config.id)
     try:
         if module:
             import_module(module)
         spec = gymnasium.spec(name)
-    except (ImportError, gymnasium.error.Error) as error:
+    except (Exception, SystemExit) as error:  # whatever a module of the user's does
+        if not module and _is_old_game(name):
+            raise old_atari_id(config.id, name.partition("-")[0]) from error
         raise ConfigError(
-            f"env.id is {config.id!r}, which cannot be made: {error} An environment outside "
-            "Gymnasium is written 'module:Name-v0', with the module that registers it."
+            f"env.id is {config.id!r}, which cannot be made: {_reason(error)} An environment "
+            "outside Gymnasium is written 'module:Name-v0', with the module that registers it."
         ) from error
+    for entry in (spec.entry_point, spec.vector_entry_point):
+        safety.check_entry_point(entry, "env.id", config.id)
     if str(spec.entry_point).startswith("ale_py"):  # such as ale_py:Pong-v4
         raise old_atari_id(config.id, spec.name)
     return name
+
+
+def _is_old_game(name: str) -> bool:
+    """Return whether ale-py registers an id of the old interface by that name."""
+    if not re.fullmatch(r"\w+-v\d", name):
+        return False
+    import ale_py  # noqa: F401 (registers them; 0.4 s)
+
+    return str(getattr(gymnasium.registry.get(name), "entry_point", "")).startswith("ale_py")
 
 
 def _is_native_vector_better(config: EnvConfig, name: str, num_envs: int, training: bool) -> bool:
@@ -101,44 +122,52 @@ def _make_native(config: EnvConfig, name: str, num_envs: int) -> gymnasium.vecto
     kwargs = dict(config.kwargs)
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
-    try:
+    with _blamed_on(_cannot_make(config)):
         return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
-    except (TypeError, gymnasium.error.Error) as error:
-        raise _cannot_make(config, error) from error
 
 
 def _make_single(config: EnvConfig, name: str) -> gymnasium.Env:
-    try:
+    with _blamed_on(_cannot_make(config)):
         env = gymnasium.make(
             name,
             max_episode_steps=config.max_episode_steps,
             disable_env_checker=True,  # it warns, costs time, and StreamEnvs checks every step
             **config.kwargs,
         )
-    except (TypeError, gymnasium.error.Error) as error:
-        raise _cannot_make(config, error) from error
     for index, wrapper in enumerate(config.wrappers):
         env = _wrap(env, wrapper, f"env.wrappers[{index}]")
     return FrameStackObservation(env, config.frame_stack) if config.frame_stack > 1 else env
 
 
-def _cannot_make(config: EnvConfig, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"env.id {config.id!r} with env.kwargs {config.kwargs} cannot be made: {error}"
-    )
+def _cannot_make(config: EnvConfig) -> str:
+    return f"env.id {config.id!r} with env.kwargs {config.kwargs} cannot be made"
+
+
+@contextlib.contextmanager
+def _blamed_on(what: str) -> Iterator[None]:
+    """Turn whatever the code of an environment raises into a `ConfigError` that begins so."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says, and of what kind and where it is unless it is Gymnasium's own."""
+    if isinstance(error, (gymnasium.error.Error, ConfigError)):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})."
 
 
 def _wrap(env: gymnasium.Env, wrapper: WrapperConfig, name: str) -> gymnasium.Env:
     module, _, class_name = wrapper.path.rpartition(".")
-    try:
+    safety.check_path(wrapper.path, f"{name}.path", safety.WRAPPERS)
+    with _blamed_on(f"{name}.path is {wrapper.path!r}, which cannot be imported"):
         wrapper_class = getattr(import_module(module), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{name}.path is {wrapper.path!r}, which cannot be imported: {error}"
-        ) from error
     if not (isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)):
         raise ConfigError(f"{name}.path is {wrapper.path!r}, which is not a gymnasium.Wrapper.")
-    try:
+    with _blamed_on(f"{name}.kwargs is {wrapper.kwargs}"):
         return wrapper_class(env, **wrapper.kwargs)
-    except TypeError as error:
-        raise ConfigError(f"{name}.kwargs is {wrapper.kwargs}: {error}") from error

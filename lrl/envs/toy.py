@@ -6,7 +6,7 @@
 | `lrl/Chain-v0` | bootstrapping over several steps | one-hot float32 |
 | `lrl/Catch-v0` | credit for early moves, images | uint8 image |
 | `lrl/Masked-v0` | action masks, in acting and in targets | one-hot float32 |
-| `lrl/Ledger-v0` | nothing to learn: every observation says where it is from | uint8 image |
+| `lrl/Ledger-v0` | nothing to learn: see `lrl.testing` | uint8 image |
 
 Every instance has an `optimal_return`: the undiscounted return of the best policy.
 """
@@ -23,10 +23,10 @@ from gymnasium.spaces import Box, Discrete
 
 def register_toys() -> None:
     """Register the toy environments with Gymnasium; a second call does nothing."""
-    for toy in (Identity, Chain, Catch, Masked, Ledger):
-        toy_id = f"lrl/{toy.__name__}-v0"
-        if toy_id not in gymnasium.registry:
-            gymnasium.register(toy_id, entry_point=f"{__name__}:{toy.__name__}")
+    entry_points = {toy.__name__: f"{__name__}:{toy.__name__}" for toy in _TOYS}
+    for name, entry_point in {**entry_points, "Ledger": "lrl.testing:LedgerEnv"}.items():
+        if (toy_id := f"lrl/{name}-v0") not in gymnasium.registry:
+            gymnasium.register(toy_id, entry_point=entry_point)
 
 
 class Identity(gymnasium.Env):
@@ -210,63 +210,8 @@ class Masked(gymnasium.Env):
         return {"action_mask": self.mask(self._place, self._length, self._num_actions)}
 
 
-class Ledger(gymnasium.Env):
-    """Every observation says where it is from: instance, episode and step, for tests of streams.
-
-    A frame is uint8 `[3, 4]`: one row each for the instance (the seed of the last seeded reset,
-    modulo 2**32), the episode (0 for the seeded reset, then counting) and the step within the
-    episode, in base 256 with the highest digit first. `decode` reads it. Episodes end at random,
-    half of them by termination and half by truncation.
-
-    Args:
-        end_probability: Chance per step that the episode ends; its mean length is the inverse.
-        num_actions: Number of actions.
-    """
-
-    def __init__(self, end_probability: float = 0.1, num_actions: int = 3) -> None:
-        self.observation_space = Box(0, 255, (3, 4), np.uint8)
-        self.action_space = Discrete(num_actions)
-        self.optimal_return = float("nan")  # rewards are labels
-        self._end_probability = end_probability
-        self._instance = self._episode = self._time = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Begin the next episode, or the first of an instance if there is a seed."""
-        super().reset(seed=seed)
-        self._episode += 1
-        if seed is not None:
-            self._instance, self._episode = seed % 2**32, 0
-        self._time = 0
-        return self._frame(), {}
-
-    def step(self, action: int):
-        """Count a step and end the episode at random."""
-        reward = self.reward(self._episode, self._time, int(action))
-        self._time += 1
-        ends = bool(self.np_random.random() < self._end_probability)
-        terminated = ends and bool(self.np_random.random() < 0.5)
-        return self._frame(), reward, terminated, ends and not terminated, {}
-
-    @staticmethod
-    def reward(episode: int, time: int, action: int) -> float:
-        """Reward of an action taken at a step of an episode, in -8 ... 8."""
-        return float((31 * episode + 7 * time + 3 * action) % 17 - 8)
-
-    @staticmethod
-    def decode(frame: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-        """Read frames `[..., 3, 4]` as `[..., 3]`: instance, episode, step.
-
-        Example:
-            >>> Ledger.decode(np.array([[0, 0, 0, 7], [0, 0, 1, 2], [0, 0, 0, 0]], np.uint8))
-            array([  7, 258,   0])
-        """
-        return frame.astype(np.int64) @ np.array([256**3, 256**2, 256, 1])
-
-    def _frame(self) -> npt.NDArray[np.uint8]:
-        numbers = (self._instance, self._episode, self._time)
-        digits = [list(number.to_bytes(4, "big")) for number in numbers]
-        return np.array(digits, np.uint8)
-
-
 def _one_hot(index: int, size: int) -> npt.NDArray[np.float32]:
     return np.eye(size, dtype=np.float32)[index]
+
+
+_TOYS = (Identity, Chain, Catch, Masked)

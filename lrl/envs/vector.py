@@ -14,7 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lrl.envs.bounds import Bounds
 from lrl.types import ConfigError, EnvSpec
+
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 
 class EnvStep(NamedTuple):
@@ -40,6 +43,7 @@ class StreamEnvs(ABC):
     Args:
         spec: Shape and type of observations, number of actions, whether there are masks.
         num_envs: Number of environments.
+        bounds: Warns of observations outside of their space; None does not.
 
     Attributes:
         action_mask: The actions allowed in the current observations, `[num_envs, num_actions]`, at
@@ -49,7 +53,7 @@ class StreamEnvs(ABC):
             the caller; single environments are then not stepped and answer with zeros.
     """
 
-    def __init__(self, spec: EnvSpec, num_envs: int) -> None:
+    def __init__(self, spec: EnvSpec, num_envs: int, bounds: Bounds | None = None) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}, but must be at least 1.")
         self.spec = spec
@@ -57,6 +61,7 @@ class StreamEnvs(ABC):
         self.action_mask: npt.NDArray[np.bool_] | None = None
         self.offers_masks = False
         self.retired = np.zeros(num_envs, np.bool_)
+        self._bounds = bounds
         self._ended: npt.NDArray[np.bool_] | None = None  # None before the first reset
         self._closed = False
 
@@ -159,6 +164,8 @@ class StreamEnvs(ABC):
             raise ValueError(
                 f"Environment {index}: the observation is not finite: {observation[index]}."
             )
+        if self._bounds is not None and not self._bounds.check(observation):
+            self._bounds = None
 
     def _check_mask(self, ended: npt.NDArray[np.bool_]) -> None:
         if self.action_mask is None:
@@ -174,10 +181,18 @@ class StreamEnvs(ABC):
             self.action_mask[forbids_all] = True  # no action is chosen in a final observation
 
     def _check_answer(self, step: EnvStep) -> None:
-        finite = np.isfinite(step.reward)
-        if not finite.all():
-            index = int(finite.argmin())
-            raise ValueError(f"Environment {index}: the reward is {step.reward[index]}.")
+        shapes = (step.reward.shape, step.terminated.shape, step.truncated.shape)
+        if shapes != ((self.num_envs,),) * 3:
+            raise ValueError(
+                f"reward, terminated and truncated have the shapes {shapes}, but must have "
+                f"({self.num_envs},): one value per environment."
+            )
+        if not np.abs(step.reward).max() <= _LARGEST_REWARD:  # NaN is not
+            index = int((np.abs(step.reward) <= _LARGEST_REWARD).argmin())
+            raise ValueError(
+                f"Environment {index}: the reward is {step.reward[index]}, but must be finite, "
+                "also as float32."
+            )
         ended = self._ended
         if ended is not None and ended.any():
             flagged = ended & (step.terminated | step.truncated)

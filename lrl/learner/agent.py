@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from lrl.actors.policy import NetworkPolicy
+from lrl.checkpoint_io import read_checkpoint, reason
 from lrl.envs import EnvConfig
 from lrl.evaluation import EvaluationConfig
+from lrl.learner.compatibility import check_finite
 from lrl.learner.dqn import DQN
 from lrl.learner.stamp import STAMP_KEY, env_of
 from lrl.types import ConfigError
@@ -81,15 +83,8 @@ def load_agent(path: str | Path, device: torch.device | str = "cpu") -> Agent:
         ConfigError: There is no such file, it is damaged, it is no checkpoint of lrl's, a part of
             the agent cannot be found, or its weights are no numbers.
     """
+    content = read_checkpoint(path)
     path = Path(path)
-    if not path.is_file():
-        raise ConfigError(f"checkpoint {path}: there is no such file")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of many kinds, by what is damaged
-        raise ConfigError(
-            f"checkpoint {path} is damaged, or no checkpoint: {_reason(error)}"
-        ) from error
     if not isinstance(content, dict) or STAMP_KEY not in content:
         raise ConfigError(
             f"checkpoint {path} has no protocol stamp: it was not written by lrl, or before "
@@ -101,13 +96,7 @@ def load_agent(path: str | Path, device: torch.device | str = "cpu") -> Agent:
     except ConfigError as error:
         raise ConfigError(f"checkpoint {path}: {error}") from error
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:
-        raise ConfigError(f"checkpoint {path} is not complete: {_reason(error)}") from error
-    weights = agent.module.online.state_dict().values()
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in weights):
-        raise ConfigError(
-            f"checkpoint {path} holds weights that are NaN or infinite: its training diverged, so "
-            "its actions mean nothing; take an earlier one"
-        )
+        raise ConfigError(f"checkpoint {path} is not complete: {reason(error)}") from error
     return agent
 
 
@@ -123,13 +112,8 @@ def find_device(name: str) -> torch.device:
         return torch.zeros((), device=name).device
     except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
         raise ConfigError(
-            f"device is {name!r}, which cannot be used here: {_reason(error)}"
+            f"device is {name!r}, which cannot be used here: {reason(error)}"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """Return the kind of an error and the beginning of what it says."""
-    return f"{type(error).__name__} {' '.join(str(error).split())[:200]}".strip()
 
 
 def _build(path: Path, content: Mapping[str, Any], device: torch.device | str) -> Agent:
@@ -140,6 +124,7 @@ def _build(path: Path, content: Mapping[str, Any], device: torch.device | str) -
     settings = {n: v for n, v in content["hyper_parameters"].items() if n in known}
     module = DQN(**settings)
     module.load_state_dict(content["state_dict"])
+    check_finite(content["state_dict"])
     agent = Agent(path, module.to(device).eval(), env, stamp)
     agent.evaluation()
     itemgetter("seed", "learner_steps", "frames")(stamp["training"])

@@ -21,6 +21,13 @@ def evaluates_in_background(trainer: L.Trainer) -> bool:
     return any(getattr(c, "evaluates_in_background", False) for c in callbacks_of(trainer))
 
 
+def saves_replay(trainer: L.Trainer | None) -> bool:
+    """Return whether a callback saves the replay with its checkpoints."""
+    return trainer is not None and any(
+        getattr(c, "saves_replay", False) for c in callbacks_of(trainer)
+    )
+
+
 def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
     """Check that something carries weights to the actors and priorities to the sampler.
 

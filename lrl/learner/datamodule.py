@@ -21,10 +21,12 @@ from lrl.learner.checks import check_callbacks, check_inference, evaluates_in_ba
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.launch import start_source
+from lrl.learner.preflight import check_machine
 from lrl.learner.sources import Source
 from lrl.learner.stamp import make_stamp
 from lrl.learner.threads import share_cores
 from lrl.networks.q_network import QNetwork, vector_size
+from lrl.recipe import blamed_on
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
 from lrl.transport import WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
@@ -114,7 +116,11 @@ class ReplayDataModule(L.LightningDataModule):
         if stage != "fit":
             return
         check_inference(self.inference, self.actors)
-        sampler = self.replay.sampler()
+        with blamed_on("replay.sampler"):
+            sampler = self.replay.sampler()
+        if self.dataset is None:
+            ranks = self._trainer().num_devices
+            check_machine(spec, self.actors, self.inference, self.replay, sampler, ranks)
         check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
         busy = self.actors.num_actors + self.inference.busy_threads
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
@@ -147,6 +153,7 @@ class ReplayDataModule(L.LightningDataModule):
             sampler=sampler,
             seed=self.seed + 2**20 * self._trainer().global_rank,
             device=self.replay.device,
+            memory_map=self.replay.memory_map,
         )
 
         def anneal() -> None:

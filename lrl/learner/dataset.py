@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from lrl.learner.generators import generator_states, load_generator_states
 from lrl.learner.sources import Source
 from lrl.replay import RateLimiter, ReplayBuffer
 from lrl.types import Batch, ConfigError
@@ -34,6 +35,11 @@ class ReplayDataset(IterableDataset[Batch]):
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
         anneal: Called before each batch; sets what changes in the replay during a run.
+
+    Attributes:
+        saved_replay: Name of the replay that is saved beside the checkpoint being written, if one
+            is; the checkpoint holds it.
+        replay_to_restore: What the checkpoint that was loaded said.
     """
 
     def __init__(
@@ -63,6 +69,15 @@ class ReplayDataset(IterableDataset[Batch]):
         self._pin_memory = pin_memory
         self._rank = rank
         self._closed = False
+        self.saved_replay = ""
+        self.replay_to_restore = ""
+        self._source_state: dict[str, Any] = {}
+        self._generators: dict[str, Any] | None = None  # until the source has started
+
+    @property
+    def restores_actor(self) -> bool:
+        """Whether the actor of the synchronous mode goes on within its episodes."""
+        return bool(self._source_state.get("actor"))
 
     @property
     def env_steps(self) -> int:
@@ -110,6 +125,11 @@ class ReplayDataset(IterableDataset[Batch]):
             raise RuntimeError("the dataset is closed; build a new datamodule to train again")
         if self.source is None:
             self.source = self._start_source(self)
+            if self._source_state:
+                self.source.load_state_dict(self._source_state)
+            if self._generators is not None:  # at last, since all before may have drawn from them
+                load_generator_states(self._generators)
+                self._generators = None
         return self.source
 
     def close(self) -> None:
@@ -139,24 +159,53 @@ class ReplayDataset(IterableDataset[Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters and generators of this rank, as plain types and tensors."""
-        restarts = self.source.actor_restarts if self.source else 0
         return {
-            "episodes": self.episodes,
-            "next_incarnation": self.first_incarnation + restarts + 1,
+            **self._counters(),
             "replay": self.replay.state_dict(),
+            "saved_replay": self.saved_replay,
+            "generators": self._generators or generator_states(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue the counts of an earlier session; its replay contents are not restored.
 
-        The rate limiter starts afresh: the buffer is filled to its minimum again and no burst of
-        updates follows.
+        Unless `resume` follows, the rate limiter starts afresh: the buffer is filled to its minimum
+        again and no burst of updates follows.
         """
-        self.episodes_offset = state["episodes"]
-        self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
+        self._load_counters(state)
+        self.replay_to_restore = state.get("saved_replay", "")
+        if self._rank == 0:
+            self._generators = state.get("generators")
         generator = _of_rank(self._rank, state["replay"]["generator"])
         self.replay.load_state_dict({**state["replay"], "generator": generator})
         self.env_steps_offset = self.replay.env_steps_inserted
+
+    def session_state(self) -> dict[str, Any]:
+        """Return what is saved with this rank's replay, as plain types and arrays."""
+        return {
+            **self._counters(),
+            "limiter": self.limiter.state_dict(),
+            "source": self.source.state_dict() if self.source else self._source_state,
+            "generators": self._generators or generator_states(),
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from `session_state`, after the replay was restored and before the first batch."""
+        self._load_counters(state)
+        self.limiter.load_state_dict(state["limiter"])
+        self.env_steps_offset = self.replay.env_steps_inserted
+        self._source_state, self._generators = state["source"], state["generators"]
+
+    def _counters(self) -> dict[str, Any]:
+        restarts = self.source.actor_restarts if self.source else 0
+        return {
+            "episodes": self.episodes,
+            "next_incarnation": self.first_incarnation + restarts + 1,
+        }
+
+    def _load_counters(self, state: dict[str, Any]) -> None:
+        self.episodes_offset = state["episodes"]
+        self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
 
 
 def _of_rank(rank: int, generator_state: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 from lrl.evaluation import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
+from lrl.learner.compatibility import check_fits
+from lrl.learner.finite import FiniteGuard, cheap_norm
 from lrl.learner.stamp import STAMP_KEY, other_protocol
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
-from lrl.recipe import Recipe
+from lrl.recipe import Recipe, blamed_on
 from lrl.types import Batch, ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -63,15 +66,7 @@ class DQN(L.LightningModule):
         env_spec: EnvSpec | None = None,
     ) -> None:
         super().__init__()
-        if target_update_period_learner_steps < 1:
-            raise ConfigError(
-                "model.target_update_period_learner_steps must be at least 1, got "
-                f"{target_update_period_learner_steps}"
-            )
-        if not 0.0 < target_update_tau <= 1.0:
-            raise ConfigError(
-                f"model.target_update_tau must be above 0 and at most 1, got {target_update_tau}"
-            )
+        _check_target_update(target_update_period_learner_steps, target_update_tau)
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
@@ -79,11 +74,13 @@ class DQN(L.LightningModule):
             lr_scheduler, "model.lr_scheduler", torch.optim.lr_scheduler.LRScheduler
         )
         bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap", BootstrapRule)
-        self.bootstrap: BootstrapRule = bootstrap_recipe()
+        with blamed_on("model.bootstrap"):
+            self.bootstrap: BootstrapRule = bootstrap_recipe()
         self.target_update_period_learner_steps = target_update_period_learner_steps
         self.target_update_tau = target_update_tau
         self.env_spec = _as_spec(env_spec)
         self.statistics: dict[str, Tensor] = {}
+        self.finite = FiniteGuard()
         self.save_hyperparameters(
             {
                 "encoder": self.encoder_recipe.as_dict(),
@@ -131,20 +128,32 @@ class DQN(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Build the optimizer, and its scheduler with one step per learner step."""
-        optimizer = self.optimizer_recipe(self.online.parameters())
+        with blamed_on("model.optimizer"):
+            optimizer = self.optimizer_recipe(self.online.parameters())
         if self.scheduler_recipe is None:
             return optimizer
-        scheduler = {"scheduler": self.scheduler_recipe(optimizer), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+        with blamed_on("model.lr_scheduler"):
+            scheduler = self.scheduler_recipe(optimizer)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def on_fit_start(self) -> None:
+        """Find the run's folder, in which a batch lands whose loss is not finite."""
+        self.finite.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
+        self.finite.rank = self.trainer.global_rank
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the protocol stamp, if a `ReplayDataModule` knows it."""
+        """Refuse weights that are not finite; add the stamp, if a `ReplayDataModule` knows it."""
+        self.finite.check_weights(self.online, checkpoint["global_step"])
         stamp = getattr(getattr(self._trainer, "datamodule", None), "stamp", None)
         if stamp is not None:
             checkpoint[STAMP_KEY] = stamp()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Warn of a checkpoint whose scores would not compare with this run's."""
+        """Refuse what is of another agent; warn of what was measured otherwise than this run is."""
+        check_fits(self, checkpoint)
         found = other_protocol(checkpoint, getattr(self._trainer, "datamodule", None))
         if found and self.global_rank == 0:
             _log.warning("the checkpoint was trained and scored under other settings: %s", found)
@@ -172,6 +181,8 @@ class DQN(L.LightningModule):
             target = self.bootstrap(batch, self.online, self.target)
         td = self.online.head.td_loss(self.online(batch.observation), batch.action, target)
         loss = (batch.weights * td.loss).mean()  # the only place where importance weights act
+        if self._trainer is not None:  # else nobody would look at it
+            self.finite.note(batch, td.loss, loss)
         if self._is_logging_step():
             self.statistics = {
                 "train/loss": loss.detach(),
@@ -187,18 +198,22 @@ class DQN(L.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip as the Trainer's `gradient_clip_val` says, and note the norm when it is logged.
+        """Clip as the Trainer's `gradient_clip_val` says; stop if loss or norm are not finite.
 
         Lightning's own clipping refuses fused optimizers under bf16; the norm is needed anyway.
         """
-        clip = gradient_clip_val or float("inf")
-        if gradient_clip_algorithm == "value":
-            if gradient_clip_val:
-                nn.utils.clip_grad_value_(self.online.parameters(), clip)
-        elif gradient_clip_val or self._is_logging_step():
-            norm = nn.utils.clip_grad_norm_(self.online.parameters(), clip)
-            if self._is_logging_step():
-                self.statistics["train/grad_norm"] = norm
+        parameters = list(self.online.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        needs_norm = gradient_clip_val or self._is_logging_step()
+        norm: Any = (nn.utils.get_total_norm if needs_norm else cheap_norm)(gradients)
+        if self._is_logging_step():
+            self.statistics["train/grad_norm"] = norm
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        self.finite.check(self.trainer.global_step + 1, None if scaler is not None else norm)
+        if gradient_clip_val and gradient_clip_algorithm == "value":
+            nn.utils.clip_grad_value_(parameters, gradient_clip_val)
+        elif gradient_clip_val:
+            nn.utils.clip_grads_with_norm_(parameters, gradient_clip_val, norm)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step the optimizer, then the target network when its period has passed."""
@@ -244,6 +259,16 @@ def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
     """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
     interval: int = getattr(trainer, "log_every_n_steps", 0)
     return interval > 0 and learner_step % interval == 0
+
+
+def _check_target_update(period_learner_steps: int, tau: float) -> None:
+    if period_learner_steps < 1:
+        raise ConfigError(
+            "model.target_update_period_learner_steps must be at least 1, got "
+            f"{period_learner_steps}"
+        )
+    if not 0.0 < tau <= 1.0:
+        raise ConfigError(f"model.target_update_tau must be above 0 and at most 1, got {tau}")
 
 
 def _as_spec(spec: EnvSpec | Mapping[str, Any] | None) -> EnvSpec | None:

@@ -11,7 +11,9 @@ from lrl.actors.actor import Actor
 from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy
-from lrl.envs import make_envs
+from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.envs import RestorableEnvs, StreamEnvs, make_envs
+from lrl.learner.checks import saves_replay
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
 from lrl.transport import ChunkQueue, WeightStore
@@ -34,7 +36,7 @@ def start_source(data: ReplayDataModule, module: Any, dataset: ReplayDataset) ->
 
 
 def _synchronous(data: ReplayDataModule, module: Any, dataset: ReplayDataset) -> Source:
-    envs = make_envs(data.env, data.actors.envs_per_actor, training=True)
+    envs = _synchronous_envs(data, dataset)
     return SynchronousSource(
         dataset.replay,
         dataset.limiter,
@@ -48,6 +50,15 @@ def _synchronous(data: ReplayDataModule, module: Any, dataset: ReplayDataset) ->
             env_steps_offset=dataset.env_steps_offset * data.slot.world_size,
         ),
     )
+
+
+def _synchronous_envs(data: ReplayDataModule, dataset: ReplayDataset) -> StreamEnvs:
+    """Build the environments, in single ones if they are saved, or were."""
+    count = data.actors.envs_per_actor
+    if not (saves_replay(data.trainer) or dataset.restores_actor):
+        return make_envs(data.env, count, training=True)
+    singles = [make_envs(data.env, 1, training=True) for _ in range(count)]
+    return RestorableEnvs(singles, TRAINING_SEED_FLOOR)
 
 
 def _asynchronous(

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,15 @@ class Source(ABC):
         """Return further metrics of what makes rows, since the last call."""
         return {}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a later session goes on from, as nested plain types and numpy arrays."""
+        return {"returns": list(self.rollout.returns), "lengths": list(self.rollout.lengths)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from an earlier session's state; called once, before any row is asked for."""
+        self.rollout.returns.extend(state["returns"])
+        self.rollout.lengths.extend(state["lengths"])
+
     def put(self, rows: Rows) -> None:
         """Append rows and tell the limiter."""
         before = self.replay.env_steps_inserted
@@ -142,6 +152,15 @@ class SynchronousSource(Source):
         frames = env_steps * self.actor.envs.spec.frame_skip
         seconds = (self._ended or time.monotonic()) - self._started
         return [ActorStatistics(0, env_steps, frames, self.rollout.episodes, seconds, 0.0, 0)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the actor's state too, with that of its environments."""
+        return {**super().state_dict(), "actor": self.actor.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on within the episodes, where their environments can be brought to where they were."""
+        super().load_state_dict(state)
+        self.actor.load_state_dict(state.get("actor", {}))
 
 
 class AsynchronousSource(Source):

@@ -25,6 +25,7 @@ STAMP_KEY = "lrl"
 """Where a checkpoint holds its stamp."""
 
 _FORMAT = 1
+"""Of checkpoints: raised when one of before can no longer be read, or needs a migration."""
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
 _TRUSTED = ("", "lrl", "gymnasium", "ale_py")
 _TRAINING_ONLY = ("reward_clip", "atari.terminal_on_life_loss")
@@ -73,6 +74,19 @@ def machine() -> dict[str, Any]:
     }
 
 
+def check_format(stamp: Mapping[str, Any]) -> None:
+    """Check that this version of lrl reads the checkpoints that carry such a stamp.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if stamp["format"] != _FORMAT:
+        raise ConfigError(
+            f"the checkpoint is of lrl {stamp['versions']['lrl']}: use that version; its format is "
+            f"{stamp['format']}, and this one reads format {_FORMAT}"
+        )
+
+
 def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     """Return the environment's settings that a stamp holds.
 
@@ -83,9 +97,7 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
         ConfigError: They are of another version of lrl, a stamp cannot hold them, or they name a
             module that is not imported.
     """
-    other_version = f"the protocol stamp is of lrl {stamp['versions']['lrl']}: use that version"
-    if stamp["format"] != _FORMAT:
-        raise ConfigError(f"{other_version}; its format is {stamp['format']}, not {_FORMAT}")
+    check_format(stamp)
     if stamp["gaps"]:
         raise ConfigError(
             f"the environment cannot be rebuilt: {', '.join(stamp['gaps'])} held objects in "
@@ -95,7 +107,10 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     unknown = settings.keys() - {field.name for field in fields(EnvConfig)}
     unknown |= settings["atari"].keys() - {field.name for field in fields(AtariConfig)}
     if unknown:
-        raise ConfigError(f"{other_version}; settings {sorted(unknown)} are not known here")
+        raise ConfigError(
+            f"the checkpoint is of lrl {stamp['versions']['lrl']}: use that version; settings "
+            f"{sorted(unknown)} are not known here"
+        )
     paths = [settings["id"].rpartition(":")[0], *(w["path"] for w in settings["wrappers"])]
     for module in paths:
         if module.partition(".")[0] not in _TRUSTED and not _is_imported(module):
@@ -114,6 +129,10 @@ def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     The game may differ, and so may what acts in training only (clipped rewards, lost lives),
     counters, versions and hardware.
     """
+    games = _is_atari(stamp), _is_atari(other)
+    if games[0] != games[1]:
+        kinds = ("no Atari game", "an Atari game")
+        return {"environment": (kinds[games[0]], kinds[games[1]])}
     one, two = _measured(stamp), _measured(other)
     names = sorted(one.keys() | two.keys())
     return {
@@ -157,10 +176,16 @@ def other_protocol(checkpoint: Mapping[str, Any], datamodule: Any) -> str:
     return ", ".join(f"{name} {now} instead of {then}" for name, (then, now) in found.items())
 
 
+def _is_atari(stamp: Mapping[str, Any]) -> bool:
+    return EnvConfig(id=stamp["environment"]["id"]).is_atari
+
+
 def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
     environment = dict(stamp["environment"])
-    is_atari = EnvConfig(id=environment.pop("id")).is_atari
-    atari = dict(environment.pop("atari")) if is_atari else {}
+    del environment["id"]
+    atari = dict(environment.pop("atari"))
+    if not _is_atari(stamp):
+        atari = {}
     atari.pop("max_frames_per_episode", None)  # the lower limit is that of the evaluation
     flat = {
         **{f"env.{name}": value for name, value in environment.items()},

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lrl.networks.encoders import Encoder
 from lrl.networks.heads import Head
 from lrl.networks.layers import NoisyLinear
-from lrl.recipe import Recipe
+from lrl.recipe import Recipe, blamed_on
 from lrl.types import EnvSpec
 
 
@@ -49,8 +49,10 @@ class NetworkRecipe:
 
     def build(self) -> QNetwork:
         """Build the network with fresh random weights (torch's global generator)."""
-        encoder: Encoder = self.encoder(self.env_spec.observation_shape)
-        head: Head = self.head(encoder.num_features, self.env_spec.num_actions)
+        with blamed_on("model.encoder"):
+            encoder: Encoder = self.encoder(self.env_spec.observation_shape)
+        with blamed_on("model.head"):
+            head: Head = self.head(encoder.num_features, self.env_spec.num_actions)
         return QNetwork(encoder, head)
 
 

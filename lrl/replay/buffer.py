@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lrl.memory import available_bytes, format_bytes
 from lrl.replay.samplers import Sampler, UniformSampler
-from lrl.replay.streams import IndexArray, Streams
+from lrl.replay.streams import Streams, keys_without
 from lrl.replay.transitions import Transitions
 from lrl.types import Batch, ConfigError, EnvSpec, Rows
 
@@ -34,6 +34,7 @@ class ReplayBuffer:
         sampler: Chooses rows; uniform by default.
         seed: Seed of the sampling generator.
         device: Where frames are stored and batches are built.
+        memory_map: Folder of a file in which frames are stored instead of in memory.
 
     Raises:
         ConfigError: A setting is out of range, the rings are too short for one transition, or
@@ -71,16 +72,18 @@ class ReplayBuffer:
         sampler: Sampler | None = None,
         seed: int = 0,
         device: str = "cpu",
+        memory_map: str | None = None,
     ) -> None:
         if num_streams < 1:
             raise ConfigError(f"num_streams is {num_streams}, but a replay needs at least 1 stream")
-        self._frame_stack = spec.frame_stack
+        self._spec = spec
         self._rows_per_stream, self._num_streams = capacity // num_streams, num_streams
         _check_gamma(gamma)
         self._check_n_step(n_step)
-        _check_memory(spec, capacity, num_streams, device)
+        in_memory = replace(spec, observation_shape=(0,), frame_stack=1) if memory_map else spec
+        _check_memory(in_memory, capacity, num_streams, device, sampler)
         self.env_steps_inserted = 0
-        self.streams = Streams(spec, self._rows_per_stream, num_streams, device)
+        self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         self._transitions = Transitions(self.streams, spec.frame_stack, n_step, gamma)
         self._sampler = sampler if sampler is not None else UniformSampler()
         if self._sampler.needs_priorities:
@@ -88,9 +91,31 @@ class ReplayBuffer:
         self._generator = torch.Generator().manual_seed(seed)
 
     @staticmethod
-    def bytes_needed(spec: EnvSpec, capacity: int, num_streams: int = 1) -> int:
-        """Return the bytes that a buffer of `capacity` rows stores."""
-        return Streams.bytes_needed(spec, capacity, num_streams)
+    def bytes_needed(
+        spec: EnvSpec, capacity: int, num_streams: int = 1, sampler: Sampler | None = None
+    ) -> int:
+        """Return the bytes that a buffer of `capacity` rows and its sampler keep."""
+        slots = (capacity // num_streams + 1) * num_streams
+        beside = sampler.bytes_needed(slots) if sampler is not None else 0
+        return Streams.bytes_needed(spec, capacity, num_streams) + beside
+
+    @staticmethod
+    def largest_capacity(
+        spec: EnvSpec, nbytes: int, num_streams: int = 1, sampler: Sampler | None = None
+    ) -> int:
+        """Return the most rows that fit into so many bytes, a multiple of `num_streams`.
+
+        Example:
+            >>> spec = EnvSpec((1,), "float32", num_actions=2)
+            >>> ReplayBuffer.largest_capacity(spec, ReplayBuffer.bytes_needed(spec, 60, 3) + 5, 3)
+            60
+        """
+        low, high = 0, max(0, nbytes) // num_streams  # rows of each stream; a row has 10 bytes
+        while low < high:
+            middle = (low + high + 1) // 2
+            needed = ReplayBuffer.bytes_needed(spec, middle * num_streams, num_streams, sampler)
+            low, high = (middle, high) if needed <= nbytes else (low, middle - 1)
+        return low * num_streams
 
     def append(self, rows: Rows) -> None:
         """Copy rows in: any mix of streams, in time order within each stream."""
@@ -161,7 +186,7 @@ class ReplayBuffer:
         before = self._transitions.samplable_keys()
         self._transitions.n_step = n_step
         now = self._transitions.samplable_keys()
-        self._sampler.rows_changed(added=_without(now, before), removed=_without(before, now))
+        self._sampler.rows_changed(keys_without(now, before), removed=keys_without(before, now))
 
     @property
     def gamma(self) -> float:
@@ -193,11 +218,7 @@ class ReplayBuffer:
         return self.streams.num_steps
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generator and the counters as tensors and plain types, without the rows.
-
-        A restarted buffer is empty. Whoever wants the rows as well saves `streams.columns` and
-        `streams.counts` beside the checkpoint.
-        """
+        """Return the generator and the counters as tensors and plain types, without the rows."""
         return {
             "generator": self._generator.get_state(),
             "env_steps_inserted": self.env_steps_inserted,
@@ -210,14 +231,42 @@ class ReplayBuffer:
         self.env_steps_inserted = state["env_steps_inserted"]
         self._sampler.load_state_dict(state["sampler"])
 
+    def settings(self) -> dict[str, Any]:
+        """Return what must be the same where saved rows are restored."""
+        return {
+            "env_spec": asdict(self._spec),
+            "replay": {"capacity": self.capacity, "sampler": self._sampler.settings()},
+            "number of environments": self._num_streams,
+        }
+
+    def rows_state(self) -> dict[str, Any]:
+        """Return what is saved with the rows, as plain types and arrays: `state_dict` and more."""
+        return {
+            "counts": self.streams.counts,
+            "n_step": self.n_step,
+            "sampler_rows": self._sampler.rows_state(),
+            **self.state_dict(),
+        }
+
+    def load_rows_state(self, state: dict[str, Any]) -> None:
+        """Restore what `rows_state` returned, after the rows were written to `streams.columns`."""
+        self.streams.restore(state["counts"])
+        self._transitions.n_step = state["n_step"]
+        self.load_state_dict(state)
+        if state["sampler_rows"]:
+            self._sampler.load_rows_state(state["sampler_rows"])
+        elif self._sampler.needs_priorities:
+            keys = self._transitions.samplable_keys()
+            self._sampler.rows_changed(added=keys, removed=keys[:0])
+
     def _check_n_step(self, n_step: int) -> None:
         if n_step < 1:
             raise ConfigError(f"replay.n_step is {n_step}, but a transition has at least 1 step")
-        needed = self._frame_stack + n_step + 1
+        needed = self._spec.frame_stack + n_step + 1
         if self._rows_per_stream < needed:
             raise ConfigError(
                 f"replay.capacity leaves {self._rows_per_stream} rows for each of "
-                f"{self._num_streams} streams, but frame_stack {self._frame_stack} and n_step "
+                f"{self._num_streams} streams, but frame_stack {self._spec.frame_stack} and n_step "
                 f"{n_step} need {needed}: set replay.capacity to at least "
                 f"{needed * self._num_streams}"
             )
@@ -228,28 +277,23 @@ def _check_gamma(gamma: float) -> None:
         raise ConfigError(f"replay.gamma is {gamma}, but a discount lies between 0 and 1")
 
 
-def _check_memory(spec: EnvSpec, capacity: int, num_streams: int, device: str) -> None:
+def _check_memory(
+    spec: EnvSpec, capacity: int, num_streams: int, device: str, sampler: Sampler | None
+) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"replay.device is {device!r}, which cannot be used: {error}") from error
-    needed = ReplayBuffer.bytes_needed(spec, capacity, num_streams)
     if torch.device(device).type == "cuda":
         available: int | None = torch.cuda.mem_get_info(device)[0]
+        sampler = None  # it stays on the host
     else:
         available = available_bytes()
+    needed = ReplayBuffer.bytes_needed(spec, capacity, num_streams, sampler)
     if available is None or needed <= available:
         return
-    row_bytes = ReplayBuffer.bytes_needed(spec, 2) - ReplayBuffer.bytes_needed(spec, 1)
-    fits = max(0, (available // row_bytes // num_streams - 1) * num_streams)
+    fits = ReplayBuffer.largest_capacity(spec, available, num_streams, sampler)
     raise ConfigError(
         f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}, but "
         f"{format_bytes(available)} are available: at most {fits} rows fit"
     )
-
-
-def _without(keys: IndexArray, others: IndexArray) -> IndexArray:
-    """Return the keys that are not among the others; each is unique."""
-    numbers = max(keys[:, 1].max(initial=0), others[:, 1].max(initial=0)) + 1
-    codes, known = keys @ (numbers, 1), others @ (numbers, 1)
-    return keys[~np.isin(codes, known, assume_unique=True)]

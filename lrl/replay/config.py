@@ -30,6 +30,9 @@ class ReplayConfig:
     """Which rows are drawn: `UniformSampler`, `PrioritizedSampler` or `RankSampler`."""
     device: str = "cpu"
     """Where rows are stored and batches are made: `cpu`, `cuda`, `cuda:1`."""
+    memory_map: str | None = None
+    """Folder on a fast disk of this machine, in a file of which frames are kept instead of in
+    memory; the file has no name and goes with the run."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -46,6 +49,11 @@ class ReplayConfig:
         if self.batch_size > self.capacity:
             raise ConfigError(
                 f"replay.batch_size {self.batch_size} is above replay.capacity {self.capacity}"
+            )
+        if self.memory_map is not None and self.device != "cpu":
+            raise ConfigError(
+                f"replay.memory_map is {self.memory_map}, but replay.device is {self.device}: "
+                "frames are kept in one place; set device to cpu, or memory_map to null"
             )
         if not callable(self.sampler):
             raise ConfigError(

@@ -77,6 +77,10 @@ class WeightedSampler(Sampler):
             self._streams.num_slots, track_minimum=self.weight_normalisation == "buffer"
         )
 
+    def bytes_needed(self, slots: int) -> int:
+        """Return the bytes of the sum tree."""
+        return SumTree.bytes_needed(slots)
+
     def sample(
         self, transitions: Transitions, batch_size: int, generator: torch.Generator
     ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
@@ -135,6 +139,18 @@ class WeightedSampler(Sampler):
         self._batches = state.get("batches", self._batches)
         self._priority_max = state.get("priority_max", self._priority_max)
 
+    def settings(self) -> dict[str, Any]:
+        """Return what a row's weight depends on beside its priority."""
+        return {**super().settings(), "alpha": float(self.alpha)}
+
+    def rows_state(self) -> dict[str, Any]:
+        """Return the weights of all rows."""
+        return {"leaves": self._tree.leaves}
+
+    def load_rows_state(self, state: dict[str, Any]) -> None:
+        """Restore what `rows_state` returned."""
+        self._tree.set(np.arange(len(state["leaves"])), state["leaves"])
+
     def _slots(self, keys: IndexArray) -> IndexArray:
         return self._streams.slots(keys[:, 0], keys[:, 1:]).reshape(-1)
 
@@ -172,6 +188,10 @@ class PrioritizedSampler(WeightedSampler):
                 "is 0 could never be drawn again"
             )
         self.epsilon = epsilon
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a row's weight depends on beside its priority."""
+        return {**super().settings(), "epsilon": float(self.epsilon)}
 
     def _weigh(
         self, slots: IndexArray, priorities: npt.NDArray[np.float64]
@@ -223,6 +243,10 @@ class RankSampler(WeightedSampler):
         super().attach(transitions)
         self._priorities = np.zeros(transitions.streams.num_slots)
 
+    def bytes_needed(self, slots: int) -> int:
+        """Return the bytes of the sum tree, of priorities and of those that are ranked."""
+        return super().bytes_needed(slots) + 2 * 8 * slots
+
     def sample(
         self, transitions: Transitions, batch_size: int, generator: torch.Generator
     ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
@@ -231,6 +255,22 @@ class RankSampler(WeightedSampler):
             self._next_sort = self._batches + self.sort_period_batches
             self._sort()
         return super().sample(transitions, batch_size, generator)
+
+    def rows_state(self) -> dict[str, Any]:
+        """Return weights, priorities, and among which priorities rows are ranked until when."""
+        return {
+            **super().rows_state(),
+            "priorities": self._priorities,
+            "ranking": self._ranking,
+            "next_sort": self._next_sort,
+        }
+
+    def load_rows_state(self, state: dict[str, Any]) -> None:
+        """Restore what `rows_state` returned."""
+        super().load_rows_state(state)
+        self._priorities[:] = state["priorities"]
+        self._ranking = state["ranking"]
+        self._next_sort = state["next_sort"]
 
     def _sort(self) -> None:
         slots = self._tree.positive()

@@ -154,18 +154,20 @@ class RateLimiter:
         return max(0.0, self._next_step_seconds - self._clock())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, as integers."""
+        """Return the counters, as integers, and the ratio they were held to."""
         return {
+            "samples_per_insert": str(self._ratio),
             "warm_up_left": self._warm_up_left,
             "inserted": self._inserted,
             "sampled": self._sampled,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned; counts for another ratio would allow a burst."""
         self._warm_up_left = state["warm_up_left"]
-        self._inserted = state["inserted"]
-        self._sampled = state["sampled"]
+        same_ratio = state["samples_per_insert"] == str(self._ratio)
+        self._inserted = state["inserted"] if same_ratio else 0
+        self._sampled = state["sampled"] if same_ratio else 0
 
     def _earned(self) -> Fraction:
         """Samples that may still be taken for what was inserted."""

@@ -63,6 +63,10 @@ class Sampler(ABC):
             f"{type(self).__name__} needs priorities: define update_priorities"
         )
 
+    def bytes_needed(self, slots: int) -> int:
+        """Return the bytes that are kept beside so many slots for rows."""
+        return 0
+
     def metrics(self) -> dict[str, float]:
         """Return what is worth logging, by the names of docs/metrics.md."""
         return {}
@@ -73,6 +77,22 @@ class Sampler(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (optional)
         """Restore what `state_dict` returned; another sampler's state changes nothing."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return, as plain types, what `rows_state` depends on."""
+        return {"class": type(self).__name__}
+
+    def rows_state(self) -> dict[str, Any]:
+        """Return what is kept per row, as plain types and arrays, which may be the originals.
+
+        Where it is empty but priorities are needed, a replay that is restored reports its rows
+        through `rows_changed` instead.
+        """
+        return {}
+
+    def load_rows_state(self, state: dict[str, Any]) -> None:
+        """Restore what `rows_state` of a sampler with the same settings returned."""
+        raise NotImplementedError(f"{type(self).__name__} has rows_state: define load_rows_state")
 
 
 class UniformSampler(Sampler):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lrl.replay.storage import allocate
 from lrl.types import EnvSpec, RowKind, Rows
 
 # A row's flags in one byte, made so that one comparison tells the kind: 0 is a STEP row on which
@@ -46,10 +47,16 @@ class Streams:
         rows_per_stream: Rows that each stream keeps.
         num_streams: Streams, numbered from 0.
         device: Where the frames live.
+        memory_map: Folder of the file in which they live instead.
     """
 
     def __init__(
-        self, spec: EnvSpec, rows_per_stream: int, num_streams: int, device: str = "cpu"
+        self,
+        spec: EnvSpec,
+        rows_per_stream: int,
+        num_streams: int,
+        device: str = "cpu",
+        memory_map: str | None = None,
     ) -> None:
         self.rows_per_stream = rows_per_stream
         self.num_streams = num_streams
@@ -62,6 +69,8 @@ class Streams:
         """Rows ever appended to each stream."""
         self.oldest = np.zeros(num_streams, np.int64)
         """Number of the oldest stored row of each stream."""
+        self.before_overwriting: Callable[[IndexArray], object] | None = None
+        """Called with the numbers of the rows that will be the oldest, before others go."""
         self._ends = np.zeros(num_streams, np.int64)  # cumulative sum of rows stored
         self._shift = np.zeros(num_streams, np.int64)  # rows stored in earlier streams - oldest
         self._frame_shape = spec.frame_shape
@@ -69,7 +78,8 @@ class Streams:
         self._ring = rows_per_stream + 1
         self.num_slots = slots = num_streams * self._ring
         """Places for rows; `slots` says which row lies where."""
-        self._frame = _empty((slots, prod(self._frame_shape)), self._frame_dtype, self.device)
+        shape = (slots, prod(self._frame_shape))
+        self._frame = allocate(shape, self._frame_dtype, self.device, memory_map)
         self._flags = np.full(slots, GAP_FLAGS, np.uint8)
         self._action = np.zeros(slots, np.int32)
         self._reward = np.zeros(slots, np.float32)
@@ -111,6 +121,16 @@ class Streams:
             steps += self._append(rows[start : start + self.rows_per_stream])
         return steps
 
+    def restore(self, counts: IndexArray) -> None:
+        """Take over rows that were written to the columns of empty streams, up to these counts."""
+        self._advance(counts - self.counts)
+        self.num_steps = int(np.count_nonzero(self._flags < BOUNDARY_FLAGS))
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._flags[:] = GAP_FLAGS
+        self.restore(np.zeros_like(self.counts))
+
     def draw(self, count: int, generator: torch.Generator) -> IndexArray:
         """Draw keys of stored rows uniformly, with replacement; at least one must be stored."""
         return self._keys_at(torch.randint(self.num_rows, (count,), generator=generator).numpy())
@@ -140,6 +160,16 @@ class Streams:
         slots = numbers % self._ring
         slots += (stream * self._ring)[:, None]
         return slots
+
+    def spans(self, start: IndexArray, stop: IndexArray) -> Iterator[slice]:
+        """Locate rows `start[s]` to `stop[s] - 1` of every stream s: slices of slots, in order."""
+        for stream in range(self.num_streams):
+            number, base = int(start[stream]), stream * self._ring
+            while number < stop[stream]:
+                slot = number % self._ring
+                length = min(int(stop[stream]) - number, self._ring - slot)
+                yield slice(base + slot, base + slot + length)
+                number += length
 
     def flags(self, slots: IndexArray) -> npt.NDArray[np.uint8]:
         """Read kind and end flags; the write position reads GAP."""
@@ -192,6 +222,8 @@ class Streams:
     def _append(self, rows: Rows) -> int:
         stream = rows.stream.astype(np.int64)
         number, added = self._number(stream)
+        if self.before_overwriting is not None:
+            self.before_overwriting(self.counts + added - self.rows_per_stream)
         base = stream * self._ring
         slot = base + number % self._ring
         flags = (rows.kind << 2) + rows.terminated * np.uint8(TERMINATED)
@@ -238,8 +270,8 @@ class Streams:
         self._flags[heads] = GAP_FLAGS
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype, device: torch.device) -> Tensor:
-    """Allocate without writing: the system hands out pages as rows arrive."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.empty(shape, dtype))  # numpy asks for huge pages, torch does not
-    return torch.empty(shape, dtype=getattr(torch, dtype.name), device=device)
+def keys_without(keys: IndexArray, others: IndexArray) -> IndexArray:
+    """Return the keys that are not among the others; each is unique."""
+    numbers = max(keys[:, 1].max(initial=0), others[:, 1].max(initial=0)) + 1
+    codes, known = keys @ (numbers, 1), others @ (numbers, 1)
+    return keys[~np.isin(codes, known, assume_unique=True)]

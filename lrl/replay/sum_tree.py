@@ -47,6 +47,12 @@ class SumTree:
         self._minima = np.full(blocks, np.inf) if track_minimum else None
         self._largest = np.finfo(np.float64).max / (2 * capacity)  # so that no sum is infinite
 
+    @staticmethod
+    def bytes_needed(capacity: int) -> int:
+        """Return the bytes of a tree: the leaves, and a sum, its end and a minimum per block."""
+        blocks = -(-capacity // _WIDTH)
+        return 8 * blocks * (_WIDTH + 3)
+
     @property
     def total(self) -> float:
         """Sum of all weights."""
@@ -61,6 +67,11 @@ class SumTree:
     def get(self, indices: Indices) -> Weights:
         """Return the weights of leaves."""
         return self._leaves.take(indices)
+
+    @property
+    def leaves(self) -> Weights:
+        """The weights of all leaves; write with `set` alone."""
+        return self._leaves
 
     def positive(self) -> Indices:
         """List the leaves with a weight above 0, in order."""

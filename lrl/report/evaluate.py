@@ -71,7 +71,7 @@ def evaluate(
     """
     _check_seeds(first_seed, episodes)
     seeds = range(first_seed, first_seed + episodes)
-    files = score_files(out, overwrite) if out else None
+    files = score_files(out, overwrite) if out is not None else None
     found = find_device(device)
     agents = _load(ckpt_path, epsilon, max_frames_per_episode, seeds)
     _check_alike({str(agent.path): agent.stamp for agent in agents}, mix_protocols)
@@ -132,16 +132,30 @@ def _load(
         del agent.module.target  # half of the memory, and for learning only
         env = repr(agent.env)
         if env not in specs:
-            specs[env] = make_spec(agent.env)
-        if specs[env] != agent.module.env_spec:
-            raise ConfigError(
-                f"checkpoint {path} was trained on {agent.module.env_spec}, but here "
-                f"{agent.env.id} is {specs[env]}: use the versions of its stamp"
-            )
+            try:
+                specs[env] = make_spec(agent.env)
+            except ConfigError as error:
+                raise ConfigError(f"checkpoint {path}: {error}") from error
+        _check_spec(agent, specs[env])
         agents.append(_measured(agent, agent.evaluation(epsilon, max_frames), seeds))
     if not agents:
         raise ConfigError("ckpt_path must name at least one checkpoint")
     return agents
+
+
+def _check_spec(agent: Agent, found: EnvSpec) -> None:
+    trained = agent.module.env_spec
+    assert trained is not None
+    other = [
+        f"{name} {value}, here {getattr(found, name)}"
+        for name, value in vars(trained).items()
+        if value != getattr(found, name)
+    ]
+    if other:
+        raise ConfigError(
+            f"checkpoint {agent.path} was trained on {agent.env.id} with {'; '.join(other)}: use "
+            "the versions of its stamp"
+        )
 
 
 def _measured(agent: Agent, evaluation: Mapping[str, Any], seeds: range) -> Agent:
@@ -160,11 +174,11 @@ def _check_alike(stamps: Mapping[str, Mapping[str, Any]], mix_protocols: bool) -
     if not found:
         return
     parts = [
-        f"{path} has {name} {value} instead of {others}"
+        f"{path} has "
+        + ", ".join(f"{name} {own} instead of {others}" for name, (others, own) in settings.items())
         for path, settings in found.items()
-        for name, (others, value) in settings.items()
     ]
-    message = f"protocols differ, so that scores do not compare: {', '.join(parts)}"
+    message = f"protocols differ, so that scores do not compare: {'; '.join(parts)}"
     if not mix_protocols:
         raise ConfigError(f"{message}: --mix_protocols true goes on all the same")
     print(message)

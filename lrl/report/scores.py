@@ -222,7 +222,8 @@ def write_scores(files: tuple[Path, Path], scores: Sequence[Score], device: str)
     """
     rows = [row for score in scores for row in score.rows()]
     table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    names = dict.fromkeys(name for row in rows for name in row)  # versions of lrl stamp differently
+    writer = csv.DictWriter(table, list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     report = {

@@ -21,12 +21,14 @@ class ChunkQueue:
     Lives in the learner. One thread calls `get` and releases chunks; any thread may call the rest.
     The order is that of sending within an actor, and by turns among actors that have chunks ready.
     An actor's death is seen by the end of its pipe: what it sent is still handed out, then its
-    channel is dropped, and the ledger keeps its counters.
+    channel is dropped, and the ledger keeps its counters. Rows of its next incarnation come after.
     """
 
     def __init__(self) -> None:
         self.chunks_dropped: Counter[DropReason] = Counter()
-        self._receivers: list[Receiver] = []  # replaced, never changed: readable without a lock
+        # Both are replaced, never changed: readable without a lock.
+        self._receivers: list[Receiver] = []
+        self._oldest: list[Receiver] = []  # of each actor: the others wait for it
         self._ledger: dict[tuple[int, int], LedgerEntry] = {}
         self._turns: deque[Receiver] = deque()
         self._lock = threading.RLock()
@@ -46,7 +48,7 @@ class ChunkQueue:
             known = {(r.channel.actor, r.channel.incarnation) for r in self._receivers}
             if key in known or key in self._ledger:
                 raise ValueError(f"actor {key[0]}, incarnation {key[1]} was added before")
-            self._receivers = [*self._receivers, Receiver(channel, self.chunks_dropped)]
+            self._set_receivers([*self._receivers, Receiver(channel, self.chunks_dropped)])
             self._wake()
 
     def retire(self, actor: int, incarnation: int) -> None:
@@ -134,11 +136,10 @@ class ChunkQueue:
         self._rounds += 1
         if self._rounds % _ROUNDS_PER_LOOK and (turns := self._counted()):
             return turns
-        receivers = {receiver.channel.full: receiver for receiver in self._receivers}
-        for connection, receiver in list(receivers.items()):
-            if receiver.ended and not connection.poll():
+        for receiver in self._oldest:
+            if receiver.ended and not receiver.channel.full.poll():
                 self._forget(receiver)
-                del receivers[connection]
+        receivers = {receiver.channel.full: receiver for receiver in self._oldest}
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = wait([self._wake_reader, *receivers], remaining)
         if not ready:
@@ -158,7 +159,7 @@ class ChunkQueue:
     def _counted(self) -> list[Receiver]:
         """Return who has chunks by the counters in shared memory: cheaper than to ask the pipes."""
         turns: list[Receiver] = []
-        for receiver in self._receivers:
+        for receiver in self._oldest:
             receiver.credits = receiver.waiting
             if receiver.credits:
                 turns.append(receiver)
@@ -177,10 +178,17 @@ class ChunkQueue:
 
     def _forget(self, receiver: Receiver) -> None:
         with self._lock:
-            self._receivers = [other for other in self._receivers if other is not receiver]
+            self._set_receivers([other for other in self._receivers if other is not receiver])
             key = (receiver.channel.actor, receiver.channel.incarnation)
             self._ledger[key] = receiver.entry(ended=True)
         receiver.channel.close()
+
+    def _set_receivers(self, receivers: list[Receiver]) -> None:
+        self._receivers = receivers
+        oldest: dict[int, Receiver] = {}
+        for receiver in receivers:
+            oldest.setdefault(receiver.channel.actor, receiver)
+        self._oldest = list(oldest.values())
 
     def _wake(self) -> None:
         if not self._woken:

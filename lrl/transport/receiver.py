@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,6 +104,8 @@ class Receiver:
         self.after_gap = False
         self._drop_reasons = drop_reasons
         self._messages = self._sequence = self._received = self._dropped = 0
+        # Chunks the actor has, in the order in which it fills them; messages may be damaged.
+        self._order = deque(range(len(self.slots)))
 
     @property
     def waiting(self) -> int:
@@ -125,23 +127,23 @@ class Receiver:
         """
         message = self.channel.full.recv_bytes(MESSAGE.size + CHECKSUM_BYTES)
         self._messages += 1
+        sent = self._order.popleft() if self._order else None
         if len(message) != MESSAGE.size + CHECKSUM_BYTES:
-            return self._drop("message", 0)
+            return self._drop("message", 0, sent)
         head, crc = message[: MESSAGE.size], message[MESSAGE.size :]
         index, rows, episodes, incarnation, sequence = MESSAGE.unpack(head)
         expected, self._sequence = self._sequence, sequence + 1
         if index >= len(self.slots) or max(rows, episodes) > self.channel.layout.chunk_rows:
-            return self._drop("size", 0)
+            return self._drop("size", 0, sent)
         fault: DropReason | None = None
         if incarnation != self.channel.incarnation:
             fault = "incarnation"
-        elif sequence != expected:
+        elif (sequence, index) != (expected, sent):
             fault = "sequence"
         elif crc != checksum(head, self.slots[index]):
             fault = "checksum"
         if fault is not None:
-            self.give_back(index)
-            return self._drop(fault, rows)
+            return self._drop(fault, rows, sent)
         self._received += rows
         chunk = Chunk(self, index, rows, episodes, sequence)
         self.after_gap = False
@@ -149,6 +151,7 @@ class Receiver:
 
     def give_back(self, index: int) -> None:
         """Let the actor fill a chunk again, if it still lives."""
+        self._order.append(index)
         try:
             self.channel.free.send_bytes(FREE.pack(index))
         except OSError:
@@ -165,7 +168,9 @@ class Receiver:
         sent = max(int(counters["rows_sent"]), received + dropped)
         return LedgerEntry(produced, sent, received, dropped, *((0, rest) if ended else (rest, 0)))
 
-    def _drop(self, reason: DropReason, rows: int) -> None:
+    def _drop(self, reason: DropReason, rows: int, index: int | None) -> None:
+        if index is not None:
+            self.give_back(index)
         self.after_gap = True
         self._dropped += rows
         self._drop_reasons[reason] += 1

@@ -77,7 +77,8 @@ class RequestQueue:
         if not tokens and timeout > 0:
             self._look()  # a ring may have been dropped
         for slot in tokens:
-            if slot not in self._waiting and self._is_open(slot):
+            is_known = slot < len(self._asked)  # a token is any byte
+            if is_known and slot not in self._waiting and self._is_open(slot):
                 self._waiting.append(slot)
 
     def take(self) -> Taken:
@@ -103,13 +104,13 @@ class RequestQueue:
         self._values[taken.slots] = values.reshape(len(taken.slots), *self._values.shape[1:])
         self._reply_to(taken, version, failed=False)
         counters = self.counters
-        counters["batches"] += 1
         counters["requests"] += len(taken.slots)
         counters["capacity"] += self._batch_requests
         counters["waiting"] += taken.waiting
         counters["lag"] += lag
         latency = time.monotonic() - taken.asked["time"]
         np.add.at(counters["latency"][0], np.searchsorted(LATENCY_EDGES, latency), 1)
+        counters["batches"] += 1  # last: the learner divides by what belongs to it
 
     def fail(self, taken: Taken) -> None:
         """Tell a batch that there are no values for it."""

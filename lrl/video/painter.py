@@ -237,9 +237,12 @@ def _fitted(text: str, width: int, font: Font) -> str:
 
 def _amount(value: float, sign: str = "") -> str:
     """Return a number of any size, shortly; with sign "+", all but 0 have theirs."""
-    if value == 0:
+    size = abs(value)
+    if size == 0:
         return "0"
-    return f"{value:{sign}.0f}" if abs(value) >= 1e5 else f"{value:{sign}g}"
+    if size < 0.01:
+        return f"{value:{sign}.2g}"
+    return f"{value:{sign}.0f}" if size >= 1e5 else f"{round(value, 3):{sign}g}"
 
 
 def _decimals(low: float, high: float) -> int:

@@ -60,7 +60,7 @@ def play(
     found = find_device(device)
     agent = load_agent(ckpt_path, found)
     evaluation = agent.evaluation(epsilon)
-    path = Path(video) if video else _default_path(agent.path, first_seed)
+    path = _default_path(agent.path, first_seed) if video is None else Path(video)
     stage = make_stage(agent.env)
     limit = max(1, evaluation["max_frames_per_episode"] // stage.envs.spec.frame_skip)
     painter = Painter(agent.env.id, _subtitle(agent), stage.action_names)

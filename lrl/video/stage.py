@@ -17,7 +17,6 @@ from lrl.envs.make import make_single
 from lrl.types import ConfigError
 
 ATARI_FRAMES_PER_SECOND = 60
-_ATARI_SCREEN = {"image_height": 210, "image_width": 160, "grayscale": False, "frame_stack": 1}
 _PICTURES = {"render_mode": "rgb_array"}
 _DEFAULT_FPS = 30.0
 
@@ -60,9 +59,13 @@ class AtariStage(Stage):
     """
 
     def __init__(self, config: EnvConfig) -> None:
-        from lrl.envs.atari import AtariEnvs  # ale-py, which other environments do without
+        # ale-py, which other environments do without
+        from lrl.envs.atari import AtariEnvs, game_of, screen_size
 
-        screen = replace(config.atari, **_ATARI_SCREEN)
+        height, width = screen_size(game_of(config.id))
+        screen = replace(
+            config.atari, image_height=height, image_width=width, grayscale=False, frame_stack=1
+        )
         self.envs = make_envs(config, 1, training=False)
         self._twin = make_envs(replace(config, atari=screen), 1, training=False)
         assert isinstance(self.envs, AtariEnvs)
@@ -93,7 +96,7 @@ class AtariStage(Stage):
         return step
 
     def picture(self) -> npt.NDArray[np.uint8]:
-        """Return the screen, `[210, 160, 3]`."""
+        """Return the screen, `[height, width, 3]`; most games have 210 and 160 pixels."""
         assert self._screen is not None, "reset comes first"
         return self._screen[0, 0].astype(np.uint8)
 

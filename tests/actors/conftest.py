@@ -25,7 +25,8 @@ def learner():
         return made[-1]
 
     yield make
-    for one in made:
+    while made:  # pytest keeps `make`, and with it whatever is left here
+        one = made.pop()
         one.stop()
         one.queue.close()
         assert not any(process.is_alive() for process in one.manager.processes)

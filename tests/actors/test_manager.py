@@ -15,7 +15,7 @@ from helpers.training_runs import wait_for
 from lrl.actors.exploration import EpsilonSpread
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig
-from lrl.envs.toy import Ledger
+from lrl.testing import LedgerEnv
 from lrl.types import RowKind
 
 
@@ -75,7 +75,7 @@ def test_a_stalled_learner_blocks_actors_and_loses_nothing(learner):
 def _assert_contiguous(made: Learner, actor: int) -> None:
     """Every row of the one environment is there once: its episodes and steps count up."""
     acted = made.column(actor, "kind") == RowKind.STEP
-    _, episode, step = Ledger.decode(made.column(actor, "frame")).T
+    _, episode, step = LedgerEnv.decode(made.column(actor, "frame")).T
     previous = (0, -1)
     for position, is_step in zip(zip(episode, step, strict=True), acted, strict=True):
         following = {(previous[0], previous[1] + 1)} | (

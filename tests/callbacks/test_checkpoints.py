@@ -11,7 +11,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.training_runs import make_run, quiet, small_agent, small_data
+from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
 
 from lrl import DQN, ActorLearnerCallback, ConfigError
 from lrl.callbacks import BestCheckpoint, LastCheckpoint, PeriodicEvaluation
@@ -104,6 +104,33 @@ def test_best_of_an_earlier_session_stays_the_best(tmp_path, scores):
     second.fit(first.checkpoint("last"))
     assert second.callback.best_model_path == str(first.checkpoint("best"))
     assert not second.checkpoint("best").exists()
+
+
+def test_the_best_of_a_run_that_was_moved_is_found(tmp_path, scores):
+    scores(5.0)
+    first = make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
+    (tmp_path / "first").rename(tmp_path / "moved")
+    last, best = (
+        tmp_path / "moved" / first.checkpoint(name).relative_to(tmp_path / "first")
+        for name in ("last", "best")
+    )
+    scores(1.0)
+    second = make_run(tmp_path / "second", ActorLearnerCallback(5, 2, 0), max_steps=4)
+    second.fit(last)
+    assert second.callback.best_model_path == str(best)
+    assert second.callback.best_model_score == 5.0
+
+
+def test_a_best_that_is_gone_is_none_to_beat(tmp_path, scores, caplog):
+    scores(5.0)
+    first = make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
+    first.checkpoint("best").unlink()
+    scores(1.0)
+    second = make_run(tmp_path / "second", ActorLearnerCallback(5, 2, 0), max_steps=4)
+    second.fit(first.checkpoint("last"))
+    assert second.callback.best_model_path == str(second.checkpoint("best"))
+    assert second.callback.best_model_score == 1.0
+    assert "of score 5, are gone from" in caplog.text
 
 
 def test_a_best_score_that_does_not_compare_is_none_to_beat(tmp_path, scores, saves, caplog):
@@ -216,6 +243,30 @@ def test_an_error_does_not_save_what_may_be_wrong(tmp_path, saves):
     with pytest.raises(ZeroDivisionError):
         run.fit()
     assert saves == {"best": [], "last": []}
+
+
+def test_an_error_in_an_evaluation_leaves_sound_weights(tmp_path, saves, monkeypatch):
+    run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0))
+    monkeypatch.setattr(
+        run.module, "on_validation_epoch_start", lambda: (_ for _ in ()).throw(SystemExit(0))
+    )
+    with pytest.raises(SystemExit):
+        run.fit()
+    assert saves["last"] == [10]
+
+
+def test_two_runs_do_not_keep_their_checkpoints_in_one_folder(tmp_path):
+    def run(*callbacks: L.Callback) -> None:
+        own = ActorLearnerCallback(5, 0, 0)
+        make_run(tmp_path, *callbacks, own, logger=False, default_root_dir=tmp_path).fit()
+
+    def meanwhile(trainer: L.Trainer, batch: Any) -> None:
+        if trainer.global_step == 5:
+            with pytest.raises(ConfigError, match="another run trains in"):
+                run()
+
+    run(AfterEachStep(meanwhile))
+    run()  # the folder is free again
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_hide_the_interrupt(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
@@ -12,8 +13,9 @@ import lightning as L
 import pytest
 import torch
 from helpers.training_runs import make_run, quiet, small_data
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
 from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
 from lrl.actors.handle import ActorStatistics
@@ -194,18 +196,53 @@ def test_the_table_of_actors_shows_every_actor():
     assert second == ["1", "0", "0", "0.0", "0%", "3"]
 
 
-def test_a_logger_that_fails_does_not_end_training(tmp_path, caplog):
+@pytest.mark.parametrize(("pause", "asked"), [(0.0, 6), (60.0, 1)])
+def test_a_logger_that_fails_does_not_end_training(tmp_path, caplog, monkeypatch, pause, asked):
+    monkeypatch.setattr("lrl.callbacks.logging._PAUSE_SECONDS", pause)
     Deaf.asked = 0
     loggers = [Deaf(), CSVLogger(tmp_path, "run", "version_0")]
     run = make_run(
         tmp_path, ActorLearnerCallback(4, 10, 0), logger=loggers, default_root_dir=tmp_path
     ).fit()
     assert run.trainer.global_step == 20
-    assert Deaf.asked == 6  # at 5, 10, 15, 20 and for two evaluations
+    assert Deaf.asked == asked  # at 5, 10, 15, 20 and for two evaluations
     assert "Deaf could not log" in caplog.text
     assert "the server does not answer" in caplog.text
     with (tmp_path / "run/version_0/metrics.csv").open() as file:
         assert len(file.readlines()) == 1 + 6
+
+
+class Ending(TensorBoardLogger):
+    def finalize(self, status: str) -> None:
+        super().finalize(status)
+        raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_disk_that_was_full_for_a_moment_ends_neither_a_run_nor_its_curves(
+    tmp_path, caplog, monkeypatch
+):
+    """TensorBoard's writer would raise its first error for ever, and at the end of the run too."""
+    monkeypatch.setattr("lrl.callbacks.logging._PAUSE_SECONDS", 0.0)
+    logger = Ending(tmp_path, "run", "version_0")
+    writers = []
+    write = SummaryWriter.add_scalar
+
+    def add_scalar(self: SummaryWriter, *arguments: Any, **more: Any) -> None:
+        if self not in writers:
+            writers.append(self)
+        if self is writers[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, *arguments, **more)
+
+    monkeypatch.setattr(SummaryWriter, "add_scalar", add_scalar)
+    run = make_run(
+        tmp_path, ActorLearnerCallback(4, 0, 0), logger=logger, default_root_dir=tmp_path
+    ).fit()
+    assert run.trainer.global_step == 20
+    assert len(writers) > 1
+    assert "Ending could not log: OSError: [Errno 28] No space left on device" in caplog.text
+    assert "Ending could not log: OSError: [Errno 30] Read-only file system" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 class Reading(DQN):
@@ -231,7 +268,8 @@ def test_without_a_logger_nothing_is_written_but_checkpoints_and_the_summary(tmp
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path, logger=False).fit()
     files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
-    assert files == {"checkpoints/best.ckpt", "checkpoints/last.ckpt", "summary.json"}
+    checkpoints = {f"checkpoints/{name}.ckpt" for name in ("best", "last", "previous")}
+    assert files == checkpoints | {"summary.json"}
 
 
 def test_accumulated_counts_are_exact_above_float32(tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lrl.envs import EnvConfig, make_envs, make_spec
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs, spec_from_spaces
 from lrl.envs.make import NATIVE_VECTOR_FROM
-from lrl.envs.toy import Ledger
+from lrl.testing import LedgerEnv
 from lrl.types import ConfigError, EnvSpec
 
 
@@ -62,7 +62,7 @@ def test_the_loop_equals_gymnasiums_sync_vector(frame_stack):
 def test_a_stream_is_complete_and_in_order(seeds, rng_seed):
     envs = make_envs(EnvConfig("lrl/Ledger-v0"), len(seeds), training=True)
     rng = np.random.default_rng(rng_seed)
-    place = Ledger.decode(envs.reset(seeds))  # [environments, (instance, episode, step)]
+    place = LedgerEnv.decode(envs.reset(seeds))  # [environments, (instance, episode, step)]
     assert place.tolist() == [[seed, 0, 0] for seed in seeds]
     ended = [False] * len(seeds)
     for _ in range(60):
@@ -74,10 +74,10 @@ def test_a_stream_is_complete_and_in_order(seeds, rng_seed):
                 assert not step.terminated[index] | step.truncated[index]
             else:
                 expected = [instance, episode, time + 1]
-                reward = Ledger.reward(episode, time, int(actions[index]))
-            assert Ledger.decode(step.observation)[index].tolist() == expected
+                reward = LedgerEnv.reward(episode, time, int(actions[index]))
+            assert LedgerEnv.decode(step.observation)[index].tolist() == expected
             assert step.reward[index] == reward
-        place = Ledger.decode(step.observation)
+        place = LedgerEnv.decode(step.observation)
         ended = (step.terminated | step.truncated).tolist()
 
 
@@ -226,10 +226,10 @@ def test_booleans_stay_booleans(frame_stack):
 
 def test_a_frame_stack_has_the_newest_frame_last_and_repeats_the_first():
     config = EnvConfig("lrl/Ledger-v0", {"end_probability": 0.3}, frame_stack=3)
-    assert make_spec(config) == EnvSpec((3, 3, 4), "uint8", 3, frame_stack=3)
+    assert make_spec(config) == EnvSpec((3, 5, 4), "uint8", 3, frame_stack=3)
     envs = make_envs(config, 1, training=True)
     for observation, *_ in rollout(envs, [9], 100):
-        stack = Ledger.decode(observation[0])
+        stack = LedgerEnv.decode(observation[0])
         newest = stack[-1, 2]
         assert stack[:, 2].tolist() == [max(newest - 2, 0), max(newest - 1, 0), newest]
         assert len(set(stack[:, 1])) == 1  # all of one episode

@@ -1,6 +1,8 @@
 """From settings to environments: which backend, wrappers, limits, errors, other processes."""
 
 import multiprocessing
+import subprocess
+import sys
 from typing import cast
 
 import gymnasium
@@ -115,7 +117,7 @@ def test_wrappers_are_applied_innermost_first_with_their_arguments():
         WrapperConfig("gymnasium.wrappers.ClipReward", {"min_reward": 0.0, "max_reward": 9.0}),
     ]
     config = EnvConfig("lrl/Ledger-v0", wrappers=wrappers, frame_stack=2)
-    assert make_spec(config) == EnvSpec((2, 12), "uint8", 3, frame_stack=2)
+    assert make_spec(config) == EnvSpec((2, 20), "uint8", 3, frame_stack=2)
     rewards = [row[1] for row in rollout(make_envs(config, 2, training=True), [1, 2], 50)]
     assert set(np.ravel(rewards)) == {0.0, 0.25}
 
@@ -159,6 +161,17 @@ def test_an_old_id_that_ale_py_registers_is_refused_with_the_new_one(env_id, new
         make_spec(EnvConfig(env_id))
 
 
+@pytest.mark.atari
+def test_an_old_id_is_recognised_before_ale_py_is_imported():
+    code = (
+        "from lrl.envs import EnvConfig, make_spec\n"
+        "try: make_spec(EnvConfig('Pong-v4'))\n"
+        "except ValueError as error: print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ALE/Pong-v5" in result.stdout, result.stderr
+
+
 @pytest.mark.parametrize("num_envs", [1, NATIVE_VECTOR_FROM])
 def test_wrong_arguments_of_the_environment_are_refused(num_envs):
     with pytest.raises(ConfigError, match=r"env\.kwargs \{'gravitas': 1\} cannot be made"):
@@ -179,7 +192,7 @@ def return_in_child(config, queue):
 
 def test_settings_work_in_a_spawned_process_also_with_a_module_to_import(tmp_path, monkeypatch):
     (tmp_path / "registers_late.py").write_text(
-        "import gymnasium\ngymnasium.register('Late-v0', entry_point='lrl.envs.toy:Ledger')\n"
+        "import gymnasium\ngymnasium.register('Late-v0', entry_point='lrl.testing:LedgerEnv')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     context = multiprocessing.get_context("spawn")

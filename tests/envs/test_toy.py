@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lrl.envs import EnvConfig, make_envs
-from lrl.envs.toy import Catch, Chain, Identity, Ledger, Masked
+from lrl.envs.toy import Catch, Chain, Identity, Masked
 
 
 def play(env, policy, episodes=20):
@@ -117,24 +117,3 @@ def test_masked_of_any_size_says_what_is_allowed(length, num_actions):
         _, _, terminated, _, info = env.step(place % num_actions)
     assert terminated
     assert not info["action_mask"].any()
-
-
-def test_ledger_encodes_in_base_256():
-    env = Ledger(end_probability=0.0)
-    frame, _ = env.reset(seed=2**32 + 258)
-    np.testing.assert_array_equal(frame, [[0, 0, 1, 2], [0, 0, 0, 0], [0, 0, 0, 0]])
-    for _ in range(300):
-        frame, *_ = env.step(0)
-    np.testing.assert_array_equal(frame, [[0, 0, 1, 2], [0, 0, 0, 0], [0, 0, 1, 44]])
-    frame, _ = env.reset()
-    assert Ledger.decode(frame).tolist() == [258, 1, 0]
-    assert Ledger.decode(np.stack([frame, frame])[None]).tolist() == [[[258, 1, 0]] * 2]
-
-
-def test_ledger_ends_both_ways_and_labels_rewards():
-    results = play(Ledger(), lambda _: 0, 200)
-    assert 60 < sum(terminated for *_, terminated, _ in results) < 140
-    assert all(terminated != truncated for *_, terminated, truncated in results)
-    assert 7 < np.mean([length for _, length, *_ in results]) < 13
-    assert Ledger.reward(0, 0, 0) == -8.0
-    assert Ledger.reward(1, 2, 1) == (31 + 14 + 3) % 17 - 8 == 6

@@ -47,7 +47,7 @@ def test_observations_without_channels_are_refused(space):
 
 def test_it_works_from_the_settings():
     config = EnvConfig("lrl/Ledger-v0", wrappers=[WrapperConfig("lrl.envs.ChannelsFirst")])
-    assert make_spec(config) == EnvSpec((4, 3), "uint8", 3)
+    assert make_spec(config) == EnvSpec((4, 5), "uint8", 3)
     plain = make_envs(EnvConfig("lrl/Ledger-v0"), 1, training=True)
     wrapped = make_envs(config, 1, training=True)
     np.testing.assert_array_equal(wrapped.reset([5])[0], plain.reset([5])[0].T)

@@ -1,4 +1,6 @@
-"""A script that trains with two actors until it is ended: `python -m helpers.endless_run FOLDER`.
+"""A script that trains with two actors until it is ended.
+
+`python -m helpers.endless_run FOLDER [RANKS]`
 
 It makes the files `setup` and `ready` in the folder once the run is set up and has made steps.
 """
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, ranks: int = 1) -> None:
     import lightning as L
 
     from helpers.training_runs import AfterEachStep, background, make_run, small_data
@@ -27,9 +29,10 @@ def main(folder: Path) -> None:
 
     warnings.simplefilter("ignore")
     data = small_data(actors=background(2))
-    ready = Ready(after_each_step)
-    make_run(folder, ready, ActorLearnerCallback(5, 100, 0), data=data, max_steps=10**9).fit()
+    callbacks = (Ready(after_each_step), ActorLearnerCallback(5, 100, 0))
+    devices: dict[str, Any] = {"devices": ranks, "strategy": "ddp"} if ranks > 1 else {}
+    make_run(folder, *callbacks, data=data, max_steps=10**9, **devices).fit()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

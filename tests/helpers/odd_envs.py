@@ -5,12 +5,15 @@ Only actor processes see a fault: the learner builds the environment too, to rea
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import multiprocessing.util
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +34,28 @@ class SilentError(Exception):
         raise ValueError("no words")
 
 
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "error": lambda: RuntimeError("the ball is lost"),
+    "exit": lambda: SystemExit("the game gives up"),
+    "odd": lambda: OddError(code=7),
+    "silent": SilentError,
+    "giant": lambda: RuntimeError("x" * 300_000 + " and that was all"),
+    "interrupt": KeyboardInterrupt,
+    "undecodable": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    "unpicklable": lambda: RuntimeError("this lock", threading.Lock()),
+}
+
+
 def fail(fault: str) -> None:
-    if fault == "error":
-        raise RuntimeError("the ball is lost")
+    if fault in RAISED:
+        raise RAISED[fault]()
     if fault == "bad end":  # as when a library's destructor crashes at the end of the process
         multiprocessing.util.Finalize(None, os._exit, args=(7,), exitpriority=1)
         raise RuntimeError("the ball is lost, and the court too")
-    if fault == "exit":
-        raise SystemExit("the game gives up")
-    if fault == "odd":
-        raise OddError(code=7)
-    if fault == "silent":
-        raise SilentError
-    if fault == "giant":
-        raise RuntimeError("x" * 300_000 + " and that was all")
-    if fault == "interrupt":
-        raise KeyboardInterrupt
     if fault == "vanish":
         os._exit(3)
+    if fault == "crash":
+        ctypes.string_at(0)
     time.sleep({"hang": 1000, "slow": 0.02}.get(fault, 0))
 
 
@@ -96,7 +103,8 @@ class Faulty(gymnasium.Env):
         if self._steps > self._after:
             self._visit("step")
         end = self._steps % 10 == 0
-        return np.full(2, 0.5, np.float32), float(action), end, False, {}
+        info = {"log": bytes(10**7), "hook": lambda: None} if self._fault == "huge info" else {}
+        return np.full(2, 0.5, np.float32), float(action), end, False, info
 
     def _visit(self, where: str) -> None:
         if where != self._where or not self._is_meant():

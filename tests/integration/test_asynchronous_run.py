@@ -28,9 +28,9 @@ from helpers.training_runs import (
 
 from lrl import ActorLearnerCallback, EvaluationConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonSpread
-from lrl.envs.toy import Ledger
 from lrl.learner.sources import Source
 from lrl.networks.q_network import read_vector
+from lrl.testing import LedgerEnv
 from lrl.transport import WeightStore
 from lrl.types import RowKind, Rows
 
@@ -99,7 +99,7 @@ def test_every_row_arrives_exactly_once(records):
     assert set(kinds) == {RowKind.STEP, RowKind.BOUNDARY}
     assert (kinds == RowKind.STEP).sum() > 10_000
     for stream in range(ACTORS * ENVS):
-        _, episode, time = Ledger.decode(records.of(stream, "frame")).T
+        _, episode, time = LedgerEnv.decode(records.of(stream, "frame")).T
         # Time counts up and starts anew after a boundary, which holds an episode's last frame.
         new = np.r_[False, records.of(stream, "kind")[:-1] == RowKind.BOUNDARY]
         np.testing.assert_array_equal(episode, np.cumsum(new))
@@ -109,7 +109,7 @@ def test_every_row_arrives_exactly_once(records):
 
 def test_rewards_and_ends_belong_to_their_rows(records):
     acted = records.column("kind") == RowKind.STEP
-    _, episode, time = Ledger.decode(records.column("frame"))[acted].T
+    _, episode, time = LedgerEnv.decode(records.column("frame"))[acted].T
     action = records.column("action")[acted]
     expected = (31 * episode + 7 * time + 3 * action) % 17 - 8
     np.testing.assert_array_equal(records.column("reward")[acted], expected)
@@ -120,7 +120,7 @@ def test_rewards_and_ends_belong_to_their_rows(records):
 
 
 def test_every_actor_has_environments_of_its_own(records):
-    instances = [set(Ledger.decode(records.of(s, "frame"))[:, 0]) for s in range(ACTORS * ENVS)]
+    instances = [set(LedgerEnv.decode(records.of(s, "frame"))[:, 0]) for s in range(ACTORS * ENVS)]
     assert all(len(instance) == 1 for instance in instances)
     assert len(set.union(*instances)) == ACTORS * ENVS
 

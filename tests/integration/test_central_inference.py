@@ -30,8 +30,8 @@ from lrl import (
     ReplayConfig,
 )
 from lrl.actors.inference_manager import InferenceError
-from lrl.envs.toy import Ledger
 from lrl.learner.sources import AsynchronousSource, Source
+from lrl.testing import LedgerEnv
 from lrl.types import RowKind, Rows
 
 pytestmark = [*quiet, pytest.mark.usefixtures("janitor")]
@@ -279,7 +279,7 @@ def assert_rows_are_whole(received: list[tuple[float, Rows]], gaps: int | None =
     """Every row is what its environment made, in order, and nothing is missing but at gaps."""
     streams: dict[int, list[Any]] = defaultdict(list)
     for _, rows in received:
-        labels = Ledger.decode(rows.frame)
+        labels = LedgerEnv.decode(rows.frame)
         for i in range(len(rows)):
             streams[int(rows.stream[i])].append(
                 (rows.kind[i], *labels[i], rows.action[i], rows.reward[i], rows.policy_version[i])
@@ -297,7 +297,7 @@ def assert_rows_are_whole(received: list[tuple[float, Rows]], gaps: int | None =
                 assert instance == before[0]
                 assert (episode, step) in ((before[1], before[2] + 1), (before[1] + 1, 0))
             if kind == RowKind.STEP:
-                assert reward == Ledger.reward(episode, step, int(action))
+                assert reward == LedgerEnv.reward(episode, step, int(action))
                 assert policy_version >= version
                 version = policy_version
             before = (instance, episode, step)

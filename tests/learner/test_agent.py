@@ -89,9 +89,9 @@ def test_a_file_is_read_once(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     copy = edited(checkpoint, "fleeting", lambda content: None)
     load = torch.load
 
-    def load_and_replace(path: Path, **settings: Any) -> Any:
-        content = load(path, **settings)
-        path.unlink()
+    def load_and_replace(file: Any, **settings: Any) -> Any:
+        content = load(file, **settings)
+        copy.unlink()
         return content
 
     monkeypatch.setattr(torch, "load", load_and_replace)

@@ -121,6 +121,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "epsilon": ({"epsilon": 1.5}, "epsilon must be between 0 and 1, got 1.5"),
     "cap": ({"max_frames_per_episode": 0}, "max_frames_per_episode must be at least 1, got 0"),
     "device": ({"device": "abacus"}, "device is 'abacus'"),
+    "no name": ({"out": ""}, "out is '', a folder: name the files in it"),
 }
 
 
@@ -145,8 +146,8 @@ def test_a_wrong_argument_is_named_before_anything_is_played(checkpoint: Path, n
     [
         (with_nan, "NaN"),
         (lambda content: content.pop(STAMP_KEY), "has no protocol stamp"),
-        (gone, "'Gone-v0', which cannot be made"),
-        (wider, "was trained on .*, but here lrl/Identity-v0 is .*num_actions=5"),
+        (gone, r"checkpoint .*bad\.ckpt: env.id is 'Gone-v0', which cannot be made"),
+        (wider, r"bad\.ckpt was trained on lrl/Identity-v0 with .*num_actions \d, here 5: use the"),
     ],
 )
 def test_the_last_of_many_checkpoints_is_checked_before_the_first_is_played(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,18 @@ def test_those_unlike_the_first_are_named():
     assert disagreements(stamps) == {"c": {"env.atari.frame_stack": (4, 2)}}
 
 
+@pytest.mark.parametrize("old_first", [True, False])
+def test_stamps_of_another_version_leave_cells_empty(tmp_path: Path, old_first: bool):
+    hardware = {**CARTPOLE.stamp["hardware"]}
+    del hardware["processor"]
+    old = replace(PONG[0], stamp={**PONG[0].stamp, "hardware": hardware})
+    files = score_files(str(tmp_path / "both"), overwrite=False)
+    write_scores(files, [old, CARTPOLE] if old_first else [CARTPOLE, old], "cpu")
+    with files[0].open(newline="") as file:
+        found = {row["checkpoint"]: row["hardware.processor"] for row in csv.DictReader(file)}
+    assert found == {"a.ckpt": CARTPOLE.stamp["hardware"]["processor"], "pong10": ""}
+
+
 def test_the_files_hold_every_episode_and_all_that_belongs_to_it(tmp_path: Path):
     files = score_files(str(tmp_path / "new/folder/v1.5"), overwrite=False)
     assert [path.name for path in files] == ["v1.5.csv", "v1.5.json"]
@@ -155,7 +167,7 @@ def test_the_files_hold_every_episode_and_all_that_belongs_to_it(tmp_path: Path)
         assert each["statistics"]["mean"] == origin.return_mean
     assert report["aggregate"]["ALE/Pong-v5"]["mean"] == 11.0
     assert report["aggregate"]["ALE/Pong-v5"]["iqm_low"] is None
-    assert "env.atari.frame_skip" in report["disagreements"]["pong10"]
+    assert report["disagreements"]["pong10"] == {"environment": ["no Atari game", "an Atari game"]}
     assert report["evaluated_with"]["device"] == "cpu"
     assert report["evaluated_with"]["versions"] == CARTPOLE.stamp["versions"]
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +111,26 @@ class Mute:
 
     def ring(self) -> None:
         pass
+
+
+def test_a_batch_counts_once_all_that_belongs_to_it_does(
+    slots: RequestSlots, monkeypatch: pytest.MonkeyPatch
+):
+    """The learner may read the counters at any moment, and divides by them."""
+    queue, actors = RequestQueue(slots, batch_requests=2), requesters(slots)
+    actors[0].ask(signed(0, 1))
+    taken = take_all(queue)
+    seen = []
+    searchsorted = np.searchsorted
+
+    def look(*arguments: Any) -> Any:
+        seen.append([int(slots.server[name][0]) for name in ("batches", "capacity", "requests")])
+        return searchsorted(*arguments)
+
+    monkeypatch.setattr(np, "searchsorted", look)
+    echo(queue, taken)
+    assert seen == [[0, 2, 1]]
+    assert slots.server["batches"] == 1
 
 
 def test_a_late_reply_is_not_taken_by_the_next_incarnation(slots: RequestSlots):

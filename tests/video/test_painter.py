@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lrl.video import painter as painting
 from lrl.video.film import Moment, Thought
-from lrl.video.painter import Painter, Scale, histogram
+from lrl.video.painter import Painter, Scale, _amount, histogram
 
 NAMES = ["NOOP", "LEFT", "RIGHT"]
 CHOSEN, RANDOM, BAR = painting._CHOSEN, painting._RANDOM, painting._BAR
@@ -65,6 +65,15 @@ def test_the_game_is_shown_pixel_by_pixel_at_a_whole_scale(size: tuple[int, int]
     shown = picture.repeat(factor, axis=0).repeat(factor, axis=1)
     top = (frame.shape[0] - shown.shape[0]) // 2
     assert np.array_equal(frame[top : top + shown.shape[0], 12 : 12 + shown.shape[1]], shown)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (1.0, "+1"), (0.0862566, "+0.086"), (-11.70843, "-11.708"), (2e-5, "+2e-05"),
+     (1234567.0, "+1234567")],
+)  # fmt: skip
+def test_amounts_are_short(value: float, text: str):
+    assert _amount(value, "+") == text
 
 
 def test_every_frame_has_the_same_size():

@@ -83,6 +83,14 @@ def test_a_game_has_its_full_screen_and_the_names_of_its_actions():
     stage.close()
 
 
+@pytest.mark.atari
+def test_a_taller_screen_is_shown_whole():
+    stage = make_stage(EnvConfig("ALE/AirRaid-v5"))
+    stage.reset(0)
+    assert stage.picture().shape == (250, 160, 3)
+    stage.close()
+
+
 @pytest.mark.slow
 @pytest.mark.atari
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def take_inventory() -> Inventory:
     multiprocessing.active_children()  # joins the finished ones
     helpers = _helper_processes()
     return Inventory(
-        frozenset(_descendants(os.getpid(), helpers)),
+        frozenset((descendants(os.getpid()) | _orphans()) - helpers),
         frozenset(threading.enumerate()),
         frozenset(_descriptors()),
         frozenset(path.name for path in _SHARED_MEMORY.glob("*")),
@@ -76,20 +76,33 @@ def _helper_descriptors() -> set[int]:
     return {fd for fd in descriptors if fd is not None}
 
 
-def _descendants(ancestor: int, helpers: set[int]) -> set[int]:
-    """Return living descendants; children of the fork server count, the server itself does not."""
-    parents: dict[int, int] = {}
-    for entry in _PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            # "pid (command) state parent ...", where a command may hold spaces and brackets
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state not in "ZX":
-                parents[int(entry.name)] = int(parent)
+def descendants(ancestor: int) -> set[int]:
+    """Return the living descendants of a process; zombies do not count."""
+    family = _family()
     found, frontier = set(), {ancestor}
     while frontier:
-        frontier = {pid for pid, parent in parents.items() if parent in frontier}
+        frontier = {pid for pid, (parent, _) in family.items() if parent in frontier}
         found |= frontier
-    return found - helpers
+    return found
+
+
+def _orphans() -> set[int]:
+    """Return the processes of this one's group whose parents have ended: another took them over."""
+    family, own = _family(), os.getpgrp()
+    members = {pid for pid, (_, group) in family.items() if group == own}
+    return {pid for pid in members if family[pid][0] not in members} - {os.getpid()}
+
+
+def _family() -> dict[int, tuple[int, int]]:
+    """Return the parent and the process group of every living process."""
+    found: dict[int, tuple[int, int]] = {}
+    for entry in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # "pid (command) state parent group ...", where a command may hold spaces and brackets
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if fields[0] not in "ZX":
+                found[int(entry.name)] = int(fields[1]), int(fields[2])
+    return found
 
 
 def _descriptors() -> list[tuple[int, str]]:

@@ -1,0 +1,80 @@
+"""Pre-emption by SLURM: save, stop, and have the job queued again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from typing import Any
+
+import lightning as L
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+
+_log = logging.getLogger(__name__)
+
+
+class SlurmRequeue(L.Callback):
+    """Answer SLURM's signal like SIGTERM, and then have the job queued again.
+
+    Lightning answers it at once, wherever training happens to be, with a checkpoint in the current
+    folder that any later run in there would start from. Here the run ends between two learner
+    steps: `last.ckpt` is saved, actors stop, the exit code is 143, and `scontrol requeue` is
+    called unless the Trainer has `SLURMEnvironment(auto_requeue=False)`. The job goes on with
+    `lrl fit ... ${SLURM_RESTART_COUNT:+--ckpt_path last}`, which SLURM sets when it starts again; a
+    run that had not learned yet is saved, too. With several ranks the last periodic save counts.
+
+    Attributes:
+        is_asked: Whether the signal came.
+    """
+
+    def __init__(self) -> None:
+        self._environment: SLURMEnvironment | None = None
+        self._before: Any = None
+        self.is_asked = False
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Take over the signal, before Lightning does."""
+        connector = getattr(trainer, "_accelerator_connector", None)
+        environment = getattr(connector, "cluster_environment", None)
+        is_main = threading.current_thread() is threading.main_thread()
+        if stage == "fit" and is_main and isinstance(environment, SLURMEnvironment):
+            self._environment, self.is_asked = environment, False
+            self._before = signal.signal(self._signal(), self._handle)
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Have the job queued again, now that everything is saved."""
+        if self.is_asked and self._environment is not None:
+            self.is_asked = False
+            if self._environment.auto_requeue and trainer.is_global_zero:
+                _requeue()
+        self.teardown(trainer, pl_module, "fit")
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Give the signal back."""
+        if self._before is not None:
+            signal.signal(self._signal(), self._before)
+            self._before = None
+
+    def _signal(self) -> signal.Signals:
+        assert self._environment is not None
+        return self._environment.requeue_signal or signal.SIGUSR1
+
+    def _handle(self, signum: int, frame: object) -> None:
+        self.is_asked = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _requeue() -> None:
+    job = os.environ["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    try:
+        subprocess.run(["scontrol", "requeue", job], check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        _log.error("the job could not be queued again: %s", error)
+    else:
+        _log.info("job %s is queued again", job)

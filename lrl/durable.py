@@ -1,0 +1,71 @@
+"""Files that are whole or not there: written aside, brought to the disk, then put in place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+TEMPORARY = ".tmp"
+"""How the names of files end that are being written."""
+_BLOCK_BYTES = 2**20
+
+
+def replace_file(
+    path: Path, write: Callable[[BinaryIO], object], temporary: Path | None = None
+) -> None:
+    """Write a file anew: whenever the machine stops, its old or its new content is there.
+
+    Args:
+        path: The file; what is written first lies beside it.
+        write: Writes the new content.
+        temporary: Where it is written first, in the same folder.
+
+    Raises:
+        OSError: It could not be written, for want of space perhaps; the old content is there,
+            unless the disk failed at the last moment, when the new one is.
+    """
+    temporary = temporary or path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            sync_file(file)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)  # it may be what fills the disk
+        raise
+    sync_folder(path.parent)
+
+
+def sync_file(file: BinaryIO) -> None:
+    """Wait until what was written to a file is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system has a way to do so."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # which some network disks say
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def digest_of(file: BinaryIO, num_bytes: int) -> Any:
+    """Return the SHA-256 of a file's next bytes, to which others can be added."""
+    digest = hashlib.sha256()
+    while num_bytes > 0 and (block := file.read(min(num_bytes, _BLOCK_BYTES))):
+        digest.update(block)
+        num_bytes -= len(block)
+    return digest

@@ -1,0 +1,165 @@
+"""Environments that a later process can bring to where they were."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lrl.envs.vector import EnvStep, StreamEnvs
+
+_log = logging.getLogger(__name__)
+
+STEPS_PER_SEED = 1000
+"""Steps after which the next episode begins with a new seed. ale-py takes 0.2 s for one, as long as
+for some 500 steps of a game."""
+_SEEDS_END = 2**31  # ale-py takes 31 bits
+
+
+class RestorableEnvs(StreamEnvs):
+    """Single environments that can be saved, whatever they are made of.
+
+    An environment is never asked for its state, which many cannot tell. What is remembered is how
+    it came about: the last seed and the actions since. Restoring plays them again and compares
+    the outcome. So that they stay few, an episode that begins after `STEPS_PER_SEED` steps gets a
+    new seed, which makes the episodes other ones than without this class.
+
+    Args:
+        envs: The environments, each in a vector of its own.
+        first_seed: New seeds are drawn from this number to 2**31 - 1.
+    """
+
+    def __init__(self, envs: Sequence[StreamEnvs], first_seed: int) -> None:
+        super().__init__(envs[0].spec, len(envs), envs[0]._bounds)
+        self._recorded = [_Recorded(env) for env in envs]
+        self._first_seed = first_seed
+        self._rng = np.random.default_rng(0)
+
+    @property
+    def ended(self) -> npt.NDArray[np.bool_]:
+        """Which environments' episodes ended in the last step, `[num_envs]`."""
+        return np.array([recorded.ended for recorded in self._recorded])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` takes, as nested plain types and arrays."""
+        return {
+            "generator": self._rng.bit_generator.state,
+            "environments": [recorded.state_dict() for recorded in self._recorded],
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any]
+    ) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.bool_]]:
+        """Bring each environment to where it was, in place of the first reset.
+
+        One whose answers do not follow from seed and actions alone begins an episode instead, with
+        a new seed; the log says which.
+
+        Returns:
+            Observations as from `reset`, and which environments began an episode, `[num_envs]`.
+        """
+        self._check_open()
+        self._rng.bit_generator.state = state["generator"]
+        saved = zip(self._recorded, state["environments"], strict=True)
+        restarted = np.array([not recorded.replay(actions) for recorded, actions in saved])
+        for index in np.flatnonzero(restarted):
+            self._recorded[index].reset(self._new_seed())
+        if restarted.any():
+            _log.warning(
+                "environments %s begin new episodes: with the same seed and actions they did not "
+                "come to where they were when the checkpoint was saved",
+                np.flatnonzero(restarted).tolist(),
+            )
+        self._ended = self.ended
+        self.action_mask = self._masks()
+        self._check_mask(self._ended)
+        return np.stack([recorded.observation for recorded in self._recorded]), restarted
+
+    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+        self._rng = np.random.default_rng([*seeds, 1])  # environments draw from their seed alone
+        for recorded, seed in zip(self._recorded, seeds, strict=True):
+            recorded.reset(seed)
+        self.action_mask = self._masks()
+        return np.stack([recorded.observation for recorded in self._recorded])
+
+    def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
+        steps = [
+            recorded.begin(self._new_seed())
+            if ended[index] and len(recorded.actions) >= STEPS_PER_SEED
+            else recorded.step(int(actions[index]))
+            for index, recorded in enumerate(self._recorded)
+        ]
+        self.action_mask = self._masks()
+        return EnvStep(*map(np.concatenate, zip(*steps, strict=True)))
+
+    def _close_envs(self) -> None:
+        for recorded in self._recorded:
+            recorded.envs.close()
+
+    def _new_seed(self) -> int:
+        return int(self._rng.integers(self._first_seed, _SEEDS_END))
+
+    def _masks(self) -> npt.NDArray[np.bool_] | None:
+        masks: list[Any] = [recorded.envs.action_mask for recorded in self._recorded]
+        return np.concatenate(masks) if self.spec.action_masks else None
+
+
+class _Recorded:
+    """One environment, with all that was done to it since it was last given a seed.
+
+    Checks are the caller's, who knows which environment this is.
+    """
+
+    def __init__(self, envs: StreamEnvs) -> None:
+        self.envs = envs
+        self.seed = 0
+        self.actions = array("i")
+        self.observation: npt.NDArray[np.generic] = np.zeros(0)
+        self.reward = 0.0
+        self.ended = False
+
+    def reset(self, seed: int) -> None:
+        self.seed, self.actions, self.reward, self.ended = seed, array("i"), 0.0, False
+        self.observation = self.envs._reset_envs([seed])[0]
+
+    def begin(self, seed: int) -> EnvStep:
+        """Reset with a seed, in the step after an episode's end."""
+        self.reset(seed)
+        nothing = np.zeros(1, np.bool_)
+        return EnvStep(self.observation[None], np.zeros(1), nothing, nothing, nothing)
+
+    def step(self, action: int) -> EnvStep:
+        step = self.envs._step_envs(np.array([action]), np.array([self.ended]))
+        self.actions.append(action)
+        self.observation = step.observation[0]
+        self.reward += float(step.reward[0])
+        self.ended = bool(step.terminated[0] or step.truncated[0])
+        return step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "actions": np.array(self.actions, np.int32),
+            "observation": self.observation,
+            "reward": self.reward,
+            "ended": self.ended,
+        }
+
+    def replay(self, state: dict[str, Any]) -> bool:
+        """Do again what was done; return whether the outcome is the same."""
+        actions = state["actions"].tolist()
+        try:
+            if not set(actions) <= set(range(self.envs.spec.num_actions)):
+                raise ValueError("an action is not in the action space")  # ale-py would hang
+            self.reset(state["seed"])
+            for action in actions:
+                self.step(action)
+        except Exception:  # such as an action that is not allowed, where it was
+            _log.warning("an environment failed while it was restored", exc_info=True)
+            return False
+        same = (self.reward, self.ended) == (state["reward"], state["ended"])
+        return same and np.array_equal(self.observation, state["observation"])

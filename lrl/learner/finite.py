@@ -1,0 +1,217 @@
+"""Losses and gradients that are NaN or infinite: training stops there, and none of it is saved."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lrl.types import Batch
+
+_log = logging.getLogger(__name__)
+
+_LAG_LEARNER_STEPS = 2
+_KEPT_BATCHES = 64  # of one learner step: more only where gradients are accumulated over more
+_DUMP_BYTES = 64 * 2**20
+
+
+class NonFiniteLossError(RuntimeError):
+    """Loss, gradients or weights are NaN or infinite; the message says where the batch lies."""
+
+
+class _Noted(NamedTuple):
+    batch: Batch
+    row_loss: Tensor  # [batch]
+    loss: Tensor  # []
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What belongs to one learner step, and is looked at now or a little later."""
+
+    learner_step: int
+    noted: Sequence[_Noted]
+    values: list[float] | Tensor  # the losses, then the gradient norm where it is known
+    copied: torch.cuda.Event | None  # happens when the tensor holds them
+
+    def read(self) -> tuple[list[float], float | None]:
+        """Return the losses and the gradient norm."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        losses = self.values.tolist() if isinstance(self.values, Tensor) else list(self.values)
+        return losses, (losses.pop() if len(losses) > len(self.noted) else None)
+
+
+class FiniteGuard:
+    """Looks at every loss and gradient norm; the first that is not finite ends the run.
+
+    Owned by the module, in the learner process. On a CPU they are read before the optimizer steps,
+    so that the weights stay as they were. On a GPU reading would make the learner wait at every
+    step: they are copied aside and read two learner steps later, and before anything is saved.
+
+    Attributes:
+        folder: The run's folder, where the batch goes; nothing is written while it is None.
+        rank: Of this learner process.
+        lag_learner_steps: Learner steps between a loss and the look at it.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.rank = 0
+        self.lag_learner_steps = 0
+        self._noted: deque[_Noted] = deque(maxlen=_KEPT_BATCHES)
+        self._pending: deque[_Step] = deque()
+
+    def note(self, batch: Batch, row_loss: Tensor, loss: Tensor) -> None:
+        """Remember a batch until `check`.
+
+        Args:
+            batch: What the loss was computed from.
+            row_loss: The loss of each row, `[batch]`.
+            loss: The loss, a scalar.
+        """
+        self._noted.append(_Noted(batch, row_loss.detach(), loss.detach()))
+
+    def check(self, learner_step: int, gradient_norm: Tensor | float | None) -> None:
+        """Look at what was noted since the last call; between backward and the optimizer's step.
+
+        Args:
+            learner_step: The step that is being made.
+            gradient_norm: Norm of all gradients together; None where infinite ones are expected,
+                which a loss scaler (`16-mixed`) leaves out by itself.
+
+        Raises:
+            NonFiniteLossError: The loss or the norm is NaN or infinite.
+        """
+        noted = tuple(self._noted)
+        self._noted.clear()
+        values = [note.loss for note in noted]
+        if gradient_norm is not None:
+            values.append(torch.as_tensor(gradient_norm).detach())
+        if any(value.is_cuda for value in values):
+            self.lag_learner_steps = _LAG_LEARNER_STEPS
+        elif not self.lag_learner_steps and all(math.isfinite(value) for value in values):
+            return  # so mostly, and at the cost of a few conversions
+        self._pending.append(_Step(learner_step, noted, *_copy_aside(values)))
+        while len(self._pending) > self.lag_learner_steps:
+            self._judge(self._pending.popleft())
+
+    def settle(self) -> None:
+        """Look at all that was not looked at yet; waits for a GPU.
+
+        Raises:
+            NonFiniteLossError: As `check`.
+        """
+        while self._pending:
+            self._judge(self._pending.popleft())
+
+    def check_weights(self, network: nn.Module, learner_step: int) -> None:
+        """Look at the weights themselves, which a step may ruin though its gradients were finite.
+
+        Raises:
+            NonFiniteLossError: One is NaN or infinite.
+        """
+        self.settle()
+        for name, parameter in network.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise NonFiniteLossError(
+                    f"the weights {name} are not finite at learner step {learner_step}, and are "
+                    f"not saved{self._kept()}. {_ADVICE}"
+                )
+
+    def _judge(self, step: _Step) -> None:
+        losses, norm = step.read()
+        bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
+        if not bad and math.isfinite(norm or 0.0):
+            return
+        self._pending.clear()
+        what = f"loss is {losses[bad[0]]}" if bad else f"gradient norm is {norm}"
+        path = self._dump(step, bad[0] if bad else -1, losses, norm)
+        raise NonFiniteLossError(
+            f"{what} at learner step {step.learner_step}"
+            + (f", its batch is in {path}" if path else "")
+            + f"{self._kept()}. {_ADVICE}"
+        )
+
+    def _dump(
+        self, step: _Step, index: int, losses: Sequence[float], norm: float | None
+    ) -> Path | None:
+        """Write a batch as plain data, where there is one; a full disk is no reason to fail."""
+        if self.folder is None or not step.noted:
+            return None
+        path = self.folder / f"batch_at_learner_step_{step.learner_step}_rank_{self.rank}.pt"
+        content = {
+            "learner_step": step.learner_step,
+            "loss": losses[index],
+            "gradient_norm": norm,
+            **_rows(step.noted[index]),
+        }
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.save(content, path)
+        except (OSError, RuntimeError) as error:
+            _log.warning("the batch cannot be written to %s: %s", path, error)
+            return None
+        return path
+
+    def _kept(self) -> str:
+        """Name the checkpoints of before."""
+        folder = self.folder / "checkpoints" if self.folder is not None else None
+        found = sorted(path.name for path in folder.glob("*.ckpt")) if folder else []
+        return f", {' and '.join(found)} of before stay in {folder}" if found else ""
+
+
+_ADVICE = (
+    "Learning has diverged: lower the learning rate (model.optimizer), set "
+    "trainer.gradient_clip_val, or clip rewards (data.env.reward_clip)"
+)
+
+
+def cheap_norm(gradients: Sequence[Tensor]) -> Tensor | float:
+    """Return the norm of gradients, or something else that is finite where it is.
+
+    On a CPU it takes less time than torch's norm, from which it differs by rounding.
+    """
+    if any(g.device.type != "cpu" or g.dtype != torch.float32 for g in gradients):
+        return nn.utils.get_total_norm(gradients)
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = [gradient.numpy().reshape(-1) for gradient in gradients]
+        return math.sqrt(sum(float(vector.dot(vector)) for vector in flat))
+
+
+def _copy_aside(
+    values: Sequence[Tensor],
+) -> tuple[list[float] | Tensor, torch.cuda.Event | None]:
+    """Return the values on the host, and what happens when they have arrived there."""
+    device = next((value.device for value in values if value.is_cuda), None)
+    if device is None:
+        return [float(value) for value in values], None
+    host = torch.empty(len(values), pin_memory=True)
+    together = torch.stack([value.to(device, torch.float32) for value in values])
+    host.copy_(together, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+    return host, copied
+
+
+def _rows(noted: _Noted) -> dict[str, object]:
+    """Return a batch's tensors by name, cut to `_DUMP_BYTES`; rows without a finite loss first."""
+    columns = {name: value for name, value in vars(noted.batch).items() if value is not None}
+    count = len(noted.row_loss)
+    row_bytes = sum(column.nbytes for column in columns.values()) // max(count, 1)
+    rows = torch.isfinite(noted.row_loss).to(torch.uint8).argsort(stable=True)
+    rows = rows[: max(1, _DUMP_BYTES // max(row_bytes, 1))]
+    return {
+        "rows": len(rows),
+        "rows_of_batch": count,
+        "row_loss": noted.row_loss[rows].cpu(),
+        "batch": {name: column[rows].cpu() for name, column in columns.items()},
+    }

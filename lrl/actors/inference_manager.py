@@ -73,7 +73,7 @@ class InferenceManager(Supervisor[ServerHandle]):
         self.slot = slot
         config.check(actors)
         self.slots = [self._make_slots(server) for server in range(config.num_servers)]
-        self._last = [self._counters(server) for server in range(config.num_servers)]
+        self._last = [slots.counted() for slots in self.slots]
         self._context = multiprocessing.get_context("spawn")
 
     def policy_of(self, actor: int) -> RemotePolicyFactory:
@@ -87,7 +87,7 @@ class InferenceManager(Supervisor[ServerHandle]):
 
     def metrics(self) -> dict[str, float]:
         """Return what the servers did since the last call (docs/metrics.md)."""
-        now = [self._counters(server) for server in range(self.config.num_servers)]
+        now = [slots.counted() for slots in self.slots]
         before, self._last = self._last, now
 
         def difference(name: str) -> np.ndarray:
@@ -123,9 +123,6 @@ class InferenceManager(Supervisor[ServerHandle]):
         count = len(self.config.slots_of(server, self.actors))
         layout = RequestLayout(self.recipe.env_spec, count, self.actors.envs_per_group)
         return RequestSlots(layout)
-
-    def _counters(self, server: int) -> np.void:
-        return self.slots[server].server[0].copy()
 
     def _launch(self, index: int, previous: ServerHandle | None) -> ServerHandle:
         slots = self.slots[index]

@@ -48,6 +48,7 @@ class RequestQueue:
         self._bell, self._reply_bells = slots.bell, slots.reply_bells
         self._waiting: deque[int] = deque()
         self._batch_requests = batch_requests
+        self.counters["begun"] = self.counters["batches"]  # the server before may not have ended
         shape = self._observation.shape
         self._batch = np.empty((batch_requests, *shape[1:]), self._observation.dtype)
         for bell in self._reply_bells:  # the server before may have died before it rang
@@ -104,13 +105,14 @@ class RequestQueue:
         self._values[taken.slots] = values.reshape(len(taken.slots), *self._values.shape[1:])
         self._reply_to(taken, version, failed=False)
         counters = self.counters
+        counters["begun"] += 1  # first, as "batches" last: between them nothing adds up
         counters["requests"] += len(taken.slots)
         counters["capacity"] += self._batch_requests
         counters["waiting"] += taken.waiting
         counters["lag"] += lag
         latency = time.monotonic() - taken.asked["time"]
         np.add.at(counters["latency"][0], np.searchsorted(LATENCY_EDGES, latency), 1)
-        counters["batches"] += 1  # last: the learner divides by what belongs to it
+        counters["batches"] += 1
 
     def fail(self, taken: Taken) -> None:
         """Tell a batch that there are no values for it."""

@@ -33,6 +33,7 @@ _SERVER = np.dtype(
     [
         ("stop", "i8"),  # 1 asks the server to finish; written by the learner, all else by servers
         ("heartbeat", "f8"),  # time.monotonic() of the last sign of life; 0 before the first
+        ("begun", "i8"),  # batches that are being counted, or have been
         ("batches", "i8"),
         ("requests", "i8"),
         ("capacity", "i8"),  # requests that the batches could have held
@@ -142,12 +143,24 @@ class RequestSlots:
             layout.nbytes, "lower actors.envs_per_actor, or the number of actors"
         )
         self.server = layout.views(self.block).server
+        self._counted = self.server[0].copy()
         self.bell = Doorbell()
         self.reply_bells = [Doorbell() for _ in range(layout.slots)]
 
     def client(self, slot: int) -> RequestEnd:
         """Return the actor's half of a slot."""
         return RequestEnd(self.layout, self.block, slot, self.bell, self.reply_bells[slot])
+
+    def counted(self) -> np.void:
+        """Return the server's counters as they were after some whole batch.
+
+        While a batch is being counted, these are the counters of the call before.
+        """
+        batches = int(self.server["batches"][0])  # before the copy, and "begun" after it
+        counters = self.server[0].copy()
+        if self.server["begun"][0] == batches:
+            self._counted = counters
+        return self._counted
 
     def close(self) -> None:
         """Let go of memory and doorbells. Idempotent."""

@@ -113,10 +113,8 @@ class Mute:
         pass
 
 
-def test_a_batch_counts_once_all_that_belongs_to_it_does(
-    slots: RequestSlots, monkeypatch: pytest.MonkeyPatch
-):
-    """The learner may read the counters at any moment, and divides by them."""
+def test_no_batch_is_counted_in_part(slots: RequestSlots, monkeypatch: pytest.MonkeyPatch):
+    """The learner may read the counters at any moment, and divides them by each other."""
     queue, actors = RequestQueue(slots, batch_requests=2), requesters(slots)
     actors[0].ask(signed(0, 1))
     taken = take_all(queue)
@@ -124,13 +122,43 @@ def test_a_batch_counts_once_all_that_belongs_to_it_does(
     searchsorted = np.searchsorted
 
     def look(*arguments: Any) -> Any:
-        seen.append([int(slots.server[name][0]) for name in ("batches", "capacity", "requests")])
+        seen.append(counts(slots))
         return searchsorted(*arguments)
 
     monkeypatch.setattr(np, "searchsorted", look)
     echo(queue, taken)
-    assert seen == [[0, 2, 1]]
-    assert slots.server["batches"] == 1
+    assert counts(slots) == {"batches": 1, "capacity": 2, "requests": 1}
+    actors[1].ask(signed(1, 1))
+    echo(queue, take_all(queue))
+    assert counts(slots) == {"batches": 2, "capacity": 4, "requests": 2}
+    assert [list(counted.values()) for counted in seen] == [[0, 0, 0], [1, 2, 1]]
+
+
+def test_a_server_that_dies_while_it_counts_does_not_end_the_counting(
+    slots: RequestSlots, monkeypatch: pytest.MonkeyPatch
+):
+    queue, actors = RequestQueue(slots, batch_requests=2), requesters(slots)
+    actors[0].ask(signed(0, 1))
+    taken = take_all(queue)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "searchsorted", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            echo(queue, taken)
+    assert counts(slots)["batches"] == 0
+    queue = RequestQueue(slots, batch_requests=2)  # the next server's
+    actors[1].ask(signed(1, 1))
+    echo(queue, take_all(queue))
+    assert counts(slots)["batches"] == 1
+
+
+def counts(slots: RequestSlots) -> dict[str, int]:
+    """Return what the learner sees."""
+    counted = slots.counted()
+    return {name: int(counted[name]) for name in ("batches", "capacity", "requests")}
+
+
+def raise_interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_late_reply_is_not_taken_by_the_next_incarnation(slots: RequestSlots):

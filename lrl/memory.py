@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
+
+_KEEPING = {-3: 2**25, -1: 2**29, -2: 2**26}
+"""Options of glibc's `mallopt` in bytes: a block above the first (its largest value) is mapped by
+itself; free memory above the second goes back; so much is asked for beyond what is needed."""
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
@@ -98,3 +104,23 @@ def _read(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory it frees, for what it allocates next; glibc alone can.
+
+    Otherwise it is given back to the system, which hands it out again page by page: at every
+    learner step, where tensors are larger than 128 kB. `MALLOC_TRIM_THRESHOLD_` and its like, in
+    the environment, are left as they are.
+
+    Returns:
+        Whether anything was set.
+    """
+    chosen = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"}
+    if chosen & os.environ.keys():
+        return False
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+        return False
+    return min(set_option(option, size) for option, size in _KEEPING.items()) == 1

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
-from lrl.callbacks.evaluation import PeriodicEvaluation
+from lrl.callbacks.evaluation import PeriodicEvaluation, batches_in
 from lrl.callbacks.logging import let_loggers_fail
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.requeue import SlurmRequeue
@@ -77,6 +77,7 @@ class ActorLearnerCallback(Checkpoint):
             self.last = LastCheckpoint(interval, self.evaluation.is_due, self.replay.beside)
         self._compares, self._resumed = True, ""
         self.summary = RunSummary(self.best)
+        self.video = EpisodeVideo(video_interval_learner_steps)
         self.requeue = SlurmRequeue()
         self._claim = FolderClaim()
         self.parts: list[L.Callback] = [
@@ -86,7 +87,7 @@ class ActorLearnerCallback(Checkpoint):
             self.evaluation,
             self.best,
             self.last,
-            EpisodeVideo(video_interval_learner_steps),
+            self.video,
             self.summary,
         ]
 
@@ -94,6 +95,19 @@ class ActorLearnerCallback(Checkpoint):
     def evaluates_in_background(self) -> bool:
         """Whether a process of its own plays the evaluation episodes."""
         return isinstance(self.evaluation, BackgroundEvaluation)
+
+    @property
+    def periods_learner_steps(self) -> dict[str, int]:
+        """All periods of the parts in learner steps, by setting."""
+        return {
+            f"actor_learner.{name}": value
+            for name, value in (
+                ("sync_period_learner_steps", self.weight_sync.period_learner_steps),
+                ("eval_interval_learner_steps", self.evaluation.interval_learner_steps),
+                ("save_interval_learner_steps", self.last.interval_learner_steps),
+                ("video_interval_learner_steps", self.video.interval_learner_steps),
+            )
+        }
 
     @property
     def best_model_path(self) -> str:
@@ -114,7 +128,7 @@ class ActorLearnerCallback(Checkpoint):
         if stage == "fit":
             if not isinstance(trainer.limit_train_batches, int):
                 learner_steps = self.evaluation.interval_learner_steps or 1000
-                trainer.limit_train_batches = learner_steps * trainer.accumulate_grad_batches
+                trainer.limit_train_batches = batches_in(trainer, pl_module, learner_steps)
             interrupt.install()
             let_loggers_fail(trainer)
             self.requeue.setup(trainer, pl_module, stage)

@@ -35,8 +35,7 @@ class PeriodicEvaluation(L.Callback):
             self._limit_before = trainer.limit_val_batches
             trainer.limit_val_batches = 0
             return
-        batches = self.interval_learner_steps * trainer.accumulate_grad_batches
-        trainer.val_check_interval = batches
+        trainer.val_check_interval = batches_in(trainer, pl_module, self.interval_learner_steps)
         trainer.check_val_every_n_epoch = None
         for callback in trainer.early_stopping_callbacks:
             # Set up before this schedule was, it would look for a score at the end of every epoch.
@@ -65,6 +64,12 @@ class PeriodicEvaluation(L.Callback):
                 if name.startswith("eval/")
             }
             log_metrics(trainer, metrics)
+
+
+def batches_in(trainer: L.Trainer, pl_module: L.LightningModule, learner_steps: int) -> int:
+    """Return the batches, as the Trainer counts them, of so many learner steps."""
+    updates_per_step: int = getattr(pl_module, "updates_per_step", 1)
+    return max(1, learner_steps * trainer.accumulate_grad_batches // updates_per_step)
 
 
 def note_evaluation(trainer: L.Trainer, *, is_played: bool) -> None:

@@ -170,6 +170,7 @@ class ReplayDataModule(L.LightningDataModule):
             pin_memory=on_gpu and self.replay.device == "cpu",
             rank=self._trainer().global_rank,
             anneal=anneal,
+            updates_per_step=getattr(self._trainer().lightning_module, "updates_per_step", 1),
         )
 
     def train_dataloader(self) -> ReplayDataset:
@@ -201,6 +202,8 @@ class ReplayDataModule(L.LightningDataModule):
         """Move batches without waiting for the copy; Lightning waits unless it is told not to."""
         if isinstance(batch, Batch):
             return batch.to(device, non_blocking=True)
+        if isinstance(batch, tuple):
+            return tuple(part.to(device, non_blocking=True) for part in batch)
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def stamp(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from lrl.types import Batch, ConfigError
 _WAIT_SECONDS = 0.5
 
 
-class ReplayDataset(IterableDataset[Batch]):
+class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
     """An endless stream of batches; the Trainer's train dataloader.
 
     Runs in the learner process. Actors start at the first `__next__`, because only then has
@@ -35,6 +35,7 @@ class ReplayDataset(IterableDataset[Batch]):
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
         anneal: Called before each batch; sets what changes in the replay during a run.
+        updates_per_step: Batches of one training step; more than one come as a tuple.
 
     Attributes:
         saved_replay: Name of the replay that is saved beside the checkpoint being written, if one
@@ -52,6 +53,7 @@ class ReplayDataset(IterableDataset[Batch]):
         pin_memory: bool = False,
         rank: int = 0,
         anneal: Callable[[], object] = lambda: None,
+        updates_per_step: int = 1,
     ) -> None:
         self.replay = replay
         self.limiter = limiter
@@ -68,6 +70,7 @@ class ReplayDataset(IterableDataset[Batch]):
         self._anneal = anneal
         self._pin_memory = pin_memory
         self._rank = rank
+        self._updates_per_step = updates_per_step
         self._closed = False
         self.saved_replay = ""
         self.replay_to_restore = ""
@@ -89,7 +92,7 @@ class ReplayDataset(IterableDataset[Batch]):
         """Episodes finished over the whole run."""
         return self.episodes_offset + (self.source.rollout.episodes if self.source else 0)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch | tuple[Batch, ...]]:
         """Return the one continuing stream.
 
         Raises:
@@ -102,7 +105,13 @@ class ReplayDataset(IterableDataset[Batch]):
             )
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Batch | tuple[Batch, ...]:
+        """Return what one training step learns from."""
+        if self._updates_per_step == 1:
+            return self.next_batch()
+        return tuple(self.next_batch() for _ in range(self._updates_per_step))
+
+    def next_batch(self) -> Batch:
         """Return the next batch, waiting for the actors where the rate limiter says so."""
         self._check()  # before actors are started for a run that is over
         source = self.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
 from lrl.learner.compatibility import check_fits
 from lrl.learner.finite import FiniteGuard, cheap_norm
 from lrl.learner.stamp import STAMP_KEY, other_protocol
+from lrl.learner.updates import check_updates_per_step, learn
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
 from lrl.recipe import Recipe, blamed_on
 from lrl.types import Batch, ConfigError, EnvSpec
@@ -45,6 +46,8 @@ class DQN(L.LightningModule):
         target_update_period_learner_steps: Learner steps between updates of the target network.
         target_update_tau: Share of the online network in each update: 1 copies it (hard update),
             smaller values average (soft update).
+        updates_per_step: Learner steps in one training step of Lightning, each with a batch of its
+            own: saves small networks most of what the Trainer does in between (docs/speed.md).
         env_spec: The environment's specification; taken from the datamodule where not given.
     """
 
@@ -63,10 +66,13 @@ class DQN(L.LightningModule):
         | None = None,
         target_update_period_learner_steps: int = 1000,
         target_update_tau: float = 1.0,
+        updates_per_step: int = 1,
         env_spec: EnvSpec | None = None,
     ) -> None:
         super().__init__()
         _check_target_update(target_update_period_learner_steps, target_update_tau)
+        if updates_per_step < 1:
+            raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
@@ -78,6 +84,8 @@ class DQN(L.LightningModule):
             self.bootstrap: BootstrapRule = bootstrap_recipe()
         self.target_update_period_learner_steps = target_update_period_learner_steps
         self.target_update_tau = target_update_tau
+        self.updates_per_step = updates_per_step
+        self.automatic_optimization = updates_per_step == 1
         self.env_spec = _as_spec(env_spec)
         self.statistics: dict[str, Tensor] = {}
         self.finite = FiniteGuard()
@@ -90,6 +98,7 @@ class DQN(L.LightningModule):
                 "lr_scheduler": self.scheduler_recipe and self.scheduler_recipe.as_dict(),
                 "target_update_period_learner_steps": int(target_update_period_learner_steps),
                 "target_update_tau": float(target_update_tau),
+                "updates_per_step": int(updates_per_step),
                 "env_spec": self.env_spec and asdict(self.env_spec),
             },
             logger=False,
@@ -141,6 +150,7 @@ class DQN(L.LightningModule):
 
     def on_fit_start(self) -> None:
         """Find the run's folder, in which a batch lands whose loss is not finite."""
+        check_updates_per_step(self, self.trainer)
         self.finite.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
         self.finite.rank = self.trainer.global_rank
 
@@ -173,8 +183,17 @@ class DQN(L.LightningModule):
         mask = None if action_mask is None else action_mask.to(self.device)
         return masked(self(observation.to(self.device)), mask).argmax(dim=-1)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Return the loss, and the priorities of the batch's rows for the sampler."""
+    def training_step(self, batch: Batch | Sequence[Batch], batch_idx: int) -> dict[str, Tensor]:
+        """Return `compute_loss`, of several batches after learning from each in turn."""
+        return self.compute_loss(batch) if isinstance(batch, Batch) else learn(self, batch)
+
+    @property
+    def has_own_training_step(self) -> bool:
+        """Whether a subclass replaces `training_step`."""
+        return type(self).training_step is not DQN.training_step
+
+    def compute_loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler."""
         self.online.sample_noise()
         self.target.sample_noise()
         with torch.no_grad():
@@ -218,7 +237,11 @@ class DQN(L.LightningModule):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Step the optimizer, then the target network when its period has passed."""
         super().optimizer_step(*args, **kwargs)
-        if (self.trainer.global_step + 1) % self.target_update_period_learner_steps == 0:
+        self.move_target(self.trainer.global_step + 1)
+
+    def move_target(self, learner_step: int) -> None:
+        """Update the target network if its period ends with this learner step."""
+        if learner_step % self.target_update_period_learner_steps == 0:
             self.update_target()
 
     @torch.no_grad()

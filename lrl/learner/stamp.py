@@ -66,7 +66,7 @@ def machine() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **_versions()},
         "hardware": {
             "machine": platform.machine(),
-            "processor": _processor(),
+            "processor": processor_name(),
             "cores": os.cpu_count() or 1,
             "gpus": gpus,
             "torch_threads": torch.get_num_threads(),
@@ -223,7 +223,7 @@ def _plain(value: Any, name: str, gaps: list[str]) -> Any:
 
 
 @functools.cache
-def _processor() -> str:
+def processor_name() -> str:
     """Return what the processor calls itself; empty where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

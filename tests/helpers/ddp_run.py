@@ -24,6 +24,8 @@ def parts(algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
     if algorithm in ("dqn", "background"):
         return {}, {}
+    if algorithm == "several_updates":
+        return {"updates_per_step": 5}, {}
     assert algorithm == "noisy_iqn"
     head = functools.partial(
         ImplicitQuantileHead, num_quantiles=4, hidden_size=8, dueling=True, noisy=True

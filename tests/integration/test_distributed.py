@@ -32,7 +32,7 @@ def fit(algorithm: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.fixture(scope="module", params=["dqn", "noisy_iqn"])
+@pytest.fixture(scope="module", params=["dqn", "noisy_iqn", "several_updates"])
 def algorithm(request):
     return request.param
 
@@ -68,15 +68,15 @@ def test_ranks_explore_and_sample_differently(ranks):
 
 
 def test_ranks_have_different_noise_in_every_layer_and_step(algorithm, ranks):
-    layers = {"dqn": 0, "noisy_iqn": 2 * 4}[algorithm]  # of both networks
+    layers = 2 * 4 if algorithm == "noisy_iqn" else 0  # of both networks
     for one, other in zip(ranks[0]["noise"], ranks[1]["noise"], strict=True):
         assert len({*one, *other}) == 2 * layers
-    assert len(ranks[0]["noise"]) == 40
+    assert len(ranks[0]["noise"]) == (8 if algorithm == "several_updates" else 40)
 
 
 def test_n_step_is_annealed_and_every_batch_is_counted(algorithm, ranks):
-    assert [rank["n_step"] for rank in ranks] == [1 if algorithm == "dqn" else 3] * 2
-    sampler_batches = None if algorithm == "dqn" else 40  # by which a sampler's beta is annealed
+    assert [rank["n_step"] for rank in ranks] == [3 if algorithm == "noisy_iqn" else 1] * 2
+    sampler_batches = 40 if algorithm == "noisy_iqn" else None  # by which beta is annealed
     assert [rank["batches"] for rank in ranks] == [[40, sampler_batches]] * 2
 
 
@@ -105,7 +105,7 @@ def test_a_resumed_run_continues_on_both_ranks(algorithm, folder, ranks, tmp_pat
     # Rank 0 goes on with the saved generator, and the others with ones of their own.
     assert len({rank["torch_draw"] for rank in [*ranks, resumed[1]]}) == 3
     assert resumed[0]["torch_draw"] != resumed[1]["torch_draw"]
-    sampler_batches = None if algorithm == "dqn" else 80
+    sampler_batches = 80 if algorithm == "noisy_iqn" else None
     assert [rank["batches"] for rank in resumed] == [[40, sampler_batches]] * 2
     assert [rank["n_step"] for rank in resumed] == [1, 1]
 

@@ -1,0 +1,172 @@
+"""Several learner steps in one training step: the same learning, and nothing due in between."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.tiny_networks import linear_dqn
+from helpers.trainers import Recorder, batches, equal, quiet_trainer, train
+from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from lrl import DQN, ActorLearnerCallback, ReplayConfig
+from lrl.callbacks import WeightSync
+from lrl.learner.datamodule import dataset_of
+from lrl.learner.updates import check_updates_per_step
+from lrl.replay import PrioritizedSampler
+from lrl.types import Batch, ConfigError, EnvSpec
+
+pytestmark = quiet
+
+
+class Groups:
+    """A dataloader of tuples of batches."""
+
+    def __init__(self, parts: list[Batch], size: int) -> None:
+        self.groups = [tuple(parts[i : i + size]) for i in range(0, len(parts), size)]
+
+    def __iter__(self) -> Any:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+PARTS = {
+    "optimizer": functools.partial(torch.optim.Adam, lr=0.1),
+    "lr_scheduler": functools.partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5),
+    "target_update_period_learner_steps": 3,
+}
+
+
+@pytest.mark.parametrize("updates", [2, 3, 12])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_the_same_batches_teach_the_same(tiny_spec: EnvSpec, updates: int, precision: Any):
+    """Bit for bit: optimizer, schedule of the learning rate, target network, statistics."""
+    settings = {"precision": precision, "log_every_n_steps": 12}
+    torch.manual_seed(0)
+    one_by_one, together = Recorder(), Recorder()
+    agent = linear_dqn(tiny_spec, **PARTS)
+    start = {name: tensor.clone() for name, tensor in agent.state_dict().items()}
+    train(agent, batches(12), one_by_one, **settings)
+    agent = linear_dqn(tiny_spec, updates_per_step=updates, **PARTS)
+    agent.load_state_dict(start)
+    groups = Groups(batches(12), updates)
+    trainer = quiet_trainer(len(groups), together, **settings)
+    trainer.fit(agent, train_dataloaders=groups)
+    assert together.global_steps == list(range(0, 13, updates))
+    for index, step in enumerate(together.global_steps):
+        assert equal(together.online[index], one_by_one.online[step])
+        assert equal(together.target[index], one_by_one.target[step])
+        assert together.learning_rates[index] == one_by_one.learning_rates[step]
+    assert together.statistics[-1] == one_by_one.statistics[-1]
+    assert together.statistics[-1]["train/grad_norm"] > 0
+
+
+def test_a_run_learns_evaluates_and_keeps_its_ratio(tmp_path):
+    seen: list[tuple[int, int]] = []
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(8, 16, 16),
+        AfterEachStep(lambda trainer, batch: seen.append((trainer.global_step, len(batch)))),
+        module=small_agent(updates_per_step=4),
+        data=small_data(replay=ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler)),
+        max_steps=32,
+        log_every_n_steps=8,
+    ).fit()
+    assert seen == [(step, 4) for step in range(4, 33, 4)]
+    dataset = dataset_of(run.trainer)
+    assert dataset.batches == 32
+    assert dataset.limiter.samples_per_insert == 4.0
+    assert dataset.replay.metrics()["replay/priority_max"] > 0
+    rows = run.metrics()
+    assert [int(row["step"]) for row in rows if "train/loss" in row] == [8, 16, 24, 32]
+    assert [int(row["step"]) for row in rows if "eval/return_mean" in row] == [16, 32]
+    saved = torch.load(run.checkpoint("last"), weights_only=True)
+    assert saved["global_step"] == 32
+    again = make_run(
+        tmp_path,
+        ActorLearnerCallback(8, 16, 16),
+        module=small_agent(updates_per_step=2),
+        data=small_data(replay=ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler)),
+        max_steps=40,
+        log_every_n_steps=8,
+    ).fit(run.checkpoint("last"))
+    assert again.trainer.global_step == 40
+    assert [int(row["step"]) for row in again.metrics() if "train/loss" in row] == [40]
+
+
+def test_priorities_of_all_updates_reach_the_sampler(tmp_path, monkeypatch):
+    updated: list[int] = []
+    update = PrioritizedSampler.update_priorities
+
+    def note(self: Any, keys: Any, priorities: Any) -> None:
+        assert len(keys) == len(priorities)
+        updated.append(len(keys))
+        update(self, keys, priorities)
+
+    monkeypatch.setattr(PrioritizedSampler, "update_priorities", note)
+    make_run(
+        tmp_path,
+        ActorLearnerCallback(8, 0, 0),
+        module=small_agent(updates_per_step=4),
+        data=small_data(replay=ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler)),
+        max_steps=8,
+        log_every_n_steps=8,
+    ).fit()
+    assert updated == [32, 32]
+
+
+class OwnStep(DQN):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("settings", "callback", "words"),
+    [
+        ({"max_steps": 30}, None, "trainer.max_steps is 30, but model.updates_per_step is 4"),
+        ({"log_every_n_steps": 5}, None, "trainer.log_every_n_steps is 5"),
+        ({}, ActorLearnerCallback(6, 0, 0), "actor_learner.sync_period_learner_steps is 6"),
+        ({}, ActorLearnerCallback(8, 10, 0), "actor_learner.eval_interval_learner_steps is 10"),
+        ({}, ActorLearnerCallback(8, 0, 7), "actor_learner.save_interval_learner_steps is 7"),
+        ({}, WeightSync(6), "WeightSync.period_learner_steps is 6"),
+    ],
+)
+def test_what_would_be_due_between_two_updates_is_refused(tmp_path, settings, callback, words):
+    run = make_run(
+        tmp_path,
+        callback or ActorLearnerCallback(8, 0, 0),
+        module=small_agent(updates_per_step=4),
+        **{"max_steps": 32, "log_every_n_steps": 8, **settings},
+    )
+    with pytest.raises(ConfigError, match=words):
+        run.fit()
+
+
+def test_scaled_losses_are_refused():
+    """`16-mixed` needs a GPU, which is not there to test it with."""
+    plugin = SimpleNamespace(scaler=object())
+    trainer: Any = SimpleNamespace(max_steps=8, precision="16-mixed", precision_plugin=plugin)
+    with pytest.raises(ConfigError, match=r"trainer\.precision is 16-mixed.*set precision to bf16"):
+        check_updates_per_step(small_agent(updates_per_step=4), trainer)
+
+
+def test_an_own_training_step_and_a_number_below_one_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.updates_per_step must be at least 1, got 0"):
+        small_agent(updates_per_step=0)
+    module = OwnStep(updates_per_step=2)
+    run = make_run(tmp_path, ActorLearnerCallback(8, 0, 0), module=module, log_every_n_steps=4)
+    with pytest.raises(ConfigError, match="OwnStep has a training_step of its own"):
+        run.fit()
+
+
+def test_lightning_refuses_to_clip(tmp_path):
+    """Its sentence names the setting; lrl's own optimisation would leave it out otherwise."""
+    run = make_run(tmp_path, module=small_agent(updates_per_step=2), gradient_clip_val=1.0)
+    with pytest.raises(MisconfigurationException, match="clip"):
+        run.fit()

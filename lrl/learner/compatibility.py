@@ -38,6 +38,7 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
     check_finite(checkpoint["state_dict"])
     if trainer is None or trainer.state.fn != "fit":
         return
+    _check_updates(saved.get("updates_per_step", 1), own.get("updates_per_step", 1))
     _compare_seeds(stamp, getattr(trainer, "datamodule", None))
     if "optimizer" in saved:
         there, here = saved["optimizer"]["class_path"], own["optimizer"]["class_path"]
@@ -47,6 +48,15 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
                 f"from: set model.optimizer to {there}"
             )
         _compare_optimizers(saved, own)
+
+
+def _check_updates(there: int, here: int) -> None:
+    """Lightning counts steps and batches otherwise with several updates in a step."""
+    if there != here:
+        raise ConfigError(
+            f"model.updates_per_step is {here}, but the checkpoint's run had {there}, and the counts "
+            f"of its steps go with that: set it to {there}"
+        )
 
 
 def _compare_seeds(stamp: Mapping[str, Any] | None, datamodule: Any) -> None:

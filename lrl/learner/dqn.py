@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -183,8 +183,8 @@ class DQN(L.LightningModule):
         mask = None if action_mask is None else action_mask.to(self.device)
         return masked(self(observation.to(self.device)), mask).argmax(dim=-1)
 
-    def training_step(self, batch: Batch | Sequence[Batch], batch_idx: int) -> dict[str, Tensor]:
-        """Return `compute_loss`, of several batches after learning from each in turn."""
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Return `compute_loss` of a `Batch`; of a tuple of them, learn from each in turn."""
         return self.compute_loss(batch) if isinstance(batch, Batch) else learn(self, batch)
 
     @property

@@ -163,7 +163,7 @@ def test_what_is_annealed_is_set_before_each_batch():
     dataset._anneal = lambda: setattr(dataset.replay, "n_step", 4 - dataset.batches)
     lengths = []
     for _ in range(3):
-        batch = next(dataset)
+        batch = dataset.next_batch()
         lengths.append(dataset.replay.n_step)
         assert batch.discount.tolist() == pytest.approx([0.99 ** lengths[-1]] * 4)
     assert lengths == [4, 3, 2]

@@ -91,13 +91,16 @@ def test_a_run_learns_evaluates_and_keeps_its_ratio(tmp_path):
     again = make_run(
         tmp_path,
         ActorLearnerCallback(8, 16, 16),
-        module=small_agent(updates_per_step=2),
+        module=small_agent(updates_per_step=4),
         data=small_data(replay=ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler)),
-        max_steps=40,
+        max_steps=48,
         log_every_n_steps=8,
     ).fit(run.checkpoint("last"))
-    assert again.trainer.global_step == 40
-    assert [int(row["step"]) for row in again.metrics() if "train/loss" in row] == [40]
+    assert [int(row["step"]) for row in again.metrics() if "train/loss" in row] == [40, 48]
+    assert [int(row["step"]) for row in again.metrics() if "eval/return_mean" in row] == [48]
+    other = make_run(tmp_path, ActorLearnerCallback(8, 16, 16), max_steps=48, log_every_n_steps=8)
+    with pytest.raises(ConfigError, match=r"updates_per_step is 1, but .* run had 4"):
+        other.fit(run.checkpoint("last"))
 
 
 def test_priorities_of_all_updates_reach_the_sampler(tmp_path, monkeypatch):

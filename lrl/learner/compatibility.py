@@ -54,8 +54,8 @@ def _check_updates(there: int, here: int) -> None:
     """Lightning counts steps and batches otherwise with several updates in a step."""
     if there != here:
         raise ConfigError(
-            f"model.updates_per_step is {here}, but the checkpoint's run had {there}, and the counts "
-            f"of its steps go with that: set it to {there}"
+            f"model.updates_per_step is {here}, but the checkpoint's run had {there}, with which "
+            f"its counts of steps go: set it to {there}"
         )
 
 

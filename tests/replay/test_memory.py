@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +87,45 @@ def test_a_device_that_cannot_be_used_is_refused(device):
     spec = EnvSpec((2,), "float32", num_actions=2)
     with pytest.raises(ConfigError, match=f"replay.device is '{device}', which cannot be used"):
         ReplayBuffer(spec, 100, 1, device=device)
+
+
+# --- Keeping what was freed -----------------------------------------------------------------
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from lrl.memory import keep_freed_memory
+print(keep_freed_memory() if sys.argv[1:] else None)
+def touch():
+    [np.ones(2**23, np.uint8) for _ in range(8)]  # 16,384 pages at once
+for _ in range(3):
+    touch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    touch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(*arguments: str, **environment: str) -> tuple[str, int]:
+    """Return what `keep_freed_memory` says, and the pages handed out again in ten allocations."""
+    output = subprocess.run(
+        [sys.executable, "-c", FAULTS, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    said, count = output.split()
+    return said, int(count)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone can keep it")
+def test_freed_memory_is_not_handed_out_page_by_page_again():
+    (_, without), (said, count) = faults(), faults("keep")
+    assert said == "True"
+    assert count < 100 < without / 10  # fewer than 163,840 where pages are huge
+
+
+def test_what_the_user_set_stays():
+    assert faults("keep", MALLOC_TRIM_THRESHOLD_="65536")[0] == "False"

@@ -29,7 +29,7 @@ from lrl.checkpoint_io import SaveError
 from lrl.commands import COMMANDS, INTERRUPTED, TERMINATED, configure_logging, report_mistake
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
-from lrl.learner.checks import callbacks_of
+from lrl.learner.checks import callbacks_of, check_strategy
 from lrl.learner.finite import NonFiniteLossError
 from lrl.mistakes import check_settings
 from lrl.report.scores import describe
@@ -182,7 +182,9 @@ class LrlCLI(LightningCLI):
         self.config_init[str(self.subcommand)]["ckpt_path"] = self._checkpoint
         if self._get(self.config, "trainer")["logger"] is None:
             kwargs["logger"] = self._new_loggers() if self.subcommand == "fit" else False
-        return super().instantiate_trainer(**kwargs)
+        trainer = super().instantiate_trainer(**kwargs)
+        check_strategy(trainer)  # here, since a rank is too late for it
+        return trainer
 
     def _new_loggers(self) -> list[Logger]:
         runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))

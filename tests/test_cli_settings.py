@@ -72,6 +72,11 @@ MISTAKES = {
     "no such checkpoint": (["--ckpt_path", "nowhere.ckpt"], "--ckpt_path nowhere.ckpt"),
     "no best": (["--name", "other", "--ckpt_path", "best"], "--ckpt_path best: no run in"),
     "no last": (["--name", "other", "--ckpt_path", "last"], "--ckpt_path last: no run in"),
+    "fork": (
+        ["--trainer.strategy", "ddp_fork", "--trainer.devices", "2", "--trainer.accelerator=cpu"],
+        "trainer.strategy starts ranks by fork",
+    ),
+    "FSDP": (["--trainer.strategy", "fsdp", "--trainer.accelerator=cpu"], "fsdp"),
     "seed": (["--seed_everything", "-5"], "-5 is not in bounds"),
 }
 

@@ -17,7 +17,12 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec, protocol_name
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
-from lrl.learner.checks import check_callbacks, check_inference, evaluates_in_background
+from lrl.learner.checks import (
+    check_callbacks,
+    check_inference,
+    check_strategy,
+    evaluates_in_background,
+)
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.launch import start_source
@@ -115,6 +120,7 @@ class ReplayDataModule(L.LightningDataModule):
             )
         if stage != "fit":
             return
+        check_strategy(self._trainer())
         check_inference(self.inference, self.actors)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.command_line import BASE
 from helpers.training_runs import environment_for_subprocess, process_group, wait_for
 
 pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -117,3 +118,52 @@ def test_the_first_rank_evaluates_in_the_background_for_all(tmp_path):
     assert all(float(row["eval/episodes"]) == 4 for row in evaluations.values())
     best = max(float(row["eval/return_mean"]) for row in evaluations.values())
     assert [rank["best"] for rank in ranks] == [best, best]
+
+
+def test_two_ranks_learn_what_one_learns_from_their_joined_batches(tmp_path):
+    for count in (1, 2):
+        subprocess.run(
+            [sys.executable, "-m", "helpers.ddp_gradients", str(tmp_path), str(count)],
+            env=environment_for_subprocess(),
+            check=True,
+            timeout=120,
+        )
+    alone, first, second = (
+        torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("1_0", "2_0", "2_1")
+    )
+    assert len(alone) == 5  # before the first learner step, and after each of four
+    assert not torch.equal(alone[0][0], alone[-1][0])
+    for weights in zip(alone, first, second, strict=True):
+        for one, of_first, of_second in zip(*weights, strict=True):
+            assert torch.equal(of_first, of_second)
+            torch.testing.assert_close(of_first, one, rtol=1e-5, atol=1e-6)
+
+
+def test_torchrun_starts_the_ranks(tmp_path):
+    """One machine stands for several: the same command, with `--nnodes` and `--rdzv-endpoint`."""
+    (tmp_path / "base.yaml").write_text(BASE)
+    overlay = Path(__file__).parents[2] / "configs/system/ddp.yaml"
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "lrl", "fit", "--config", "base.yaml", "--config", str(overlay),
+        "--data.evaluation.episodes", "4", "--actor_learner.save_interval_learner_steps", "20",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment_for_subprocess(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    output = process.communicate(timeout=150)[0]
+    assert process.returncode == 0, output
+    wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)
+    (folder,) = (tmp_path / "runs/small").iterdir()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["learner_steps"] == 40
+    assert torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["global_step"] == 40
+    with (folder / "metrics.csv").open() as file:
+        counts = [float(r["count/env_steps"]) for r in csv.DictReader(file) if r["train/loss"]]
+    assert counts[-1] >= 2 * (50 + 40 * 2)  # of both ranks

@@ -98,7 +98,9 @@ def test_numbers_out_of_range_are_refused_at_once(make, message):
 
 
 def trainer_of(ranks: int) -> Any:
-    return SimpleNamespace(world_size=ranks, global_rank=0, callbacks=[], num_devices=ranks)
+    return SimpleNamespace(
+        world_size=ranks, global_rank=0, callbacks=[], num_devices=ranks, strategy=None
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,8 @@ check: $(VENV)/.dev  ## format, lint, types, layers, spelling
 	$(BIN)/typos
 	$(BIN)/validate-pyproject pyproject.toml
 
-bench: $(VENV)/.run  ## replay and transport benchmarks
-	$(BIN)/python -m lrl.benchmark.replay
-	$(BIN)/python -m lrl.benchmark.transport
+bench: $(VENV)/.run  ## what each part of lrl does on this machine, about half an hour
+	$(BIN)/lrl bench
 
 chaos: $(VENV)/.run  ## kill, stop, starve and damage everything, for almost two hours
 	$(BIN)/python -m lrl.benchmark.chaos --json docs/reliability.json --page docs/reliability.md

@@ -208,6 +208,7 @@ class LrlCLI(LightningCLI):
         path = best or callback.last.last_model_path or self._checkpoint
         score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
         print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
+        print(f"time: {callback.summary.verdict}")
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
         print(f"  tensorboard --logdir {folder}")
 

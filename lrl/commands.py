@@ -1,4 +1,4 @@
-"""Commands that act with trained agents, beside LightningCLI's: a function each, no Trainer."""
+"""Commands beside LightningCLI's: a function each, no Trainer of their own."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CONFIG_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
 class Command:
     """A module, imported when its command is asked for, with a function of the command's name.
 
-    The function takes `ckpt_path`, a path or a sequence of paths, and more by name. Its docstring
-    is the command's help.
+    The function takes what it needs by name; `ckpt_path`, a path or a sequence of paths, may be
+    `best` or `last`. Its docstring is the command's help.
     """
 
     module: str
@@ -36,6 +36,7 @@ class Command:
 
 
 COMMANDS = {
+    "bench": Command("lrl.benchmark.bench", "measure the parts of lrl on this machine"),
     "evaluate": Command("lrl.report.evaluate", "score checkpoints, with statistics and files"),
     "play": Command("lrl.video.play", "film the agent of a checkpoint"),
 }
@@ -78,9 +79,12 @@ def read_arguments(
         ConfigError: There is no such checkpoint, or a module cannot be imported.
         ArgumentError: An argument is wrong.
     """
-    is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
     description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
     parser = ArgumentParser(prog=f"lrl {name}", description=description, exit_on_error=False)
+    if "ckpt_path" not in inspect.signature(function).parameters:
+        parser.add_function_arguments(function, as_group=False)
+        return parser.parse_args(list(arguments)).as_dict()
+    is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
     parser.add_argument(
         "--ckpt_path",
         nargs="+" if is_many else None,

@@ -236,6 +236,12 @@ def measure(
     return compared(f"{name}, batch {WORKLOADS[name].batch_size}", "ms", values, next(iter(sides)))
 
 
+def updates_in(name: str, seconds: float) -> int:
+    """Return how many updates fill about so many seconds, a multiple of 8."""
+    per_second = 1000 if name == "mlp" else 800 // WORKLOADS[name].batch_size
+    return max(8, int(seconds * per_second) // 8 * 8)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
     parser = argparse.ArgumentParser(prog="lrl.benchmark.learner", description=__doc__)
@@ -247,8 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     measurements: list[Measurement] = []
     for name in options.workloads:
-        per_second = 1000 if name == "mlp" else 800 // WORKLOADS[name].batch_size
-        updates = max(8, int(options.seconds * per_second) // 8 * 8)
+        updates = updates_in(name, options.seconds)
         for sides in (LADDER, TRAINER):
             found = measure(name, sides, updates, options.rounds, options.threads)
             measurements += found

@@ -9,17 +9,14 @@ prioritised sampling are timed in turns; the latter includes updating the batch'
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import numpy as np
-import torch
 
+from lrl.benchmark.measure import Measurement, compared, table, write
 from lrl.replay import PrioritizedSampler, ReplayBuffer, UniformSampler
 from lrl.types import EnvSpec, RowKind, Rows
 
@@ -52,6 +49,11 @@ def make_chunk(rng: np.random.Generator, first_row: int, spec: EnvSpec = ATARI) 
     )
 
 
+def with_side(frame_side: int) -> EnvSpec:
+    """Return Atari's specification with frames of another size."""
+    return replace(ATARI, observation_shape=(4, frame_side, frame_side))
+
+
 def seconds_per_call(call: Callable[[int], object], calls: int, first: int = 0) -> float:
     """Return the mean time of a call that takes its running number."""
     start = time.perf_counter()
@@ -75,9 +77,16 @@ def sample_and_update(buffer: ReplayBuffer, batch_size: int) -> None:
     buffer.update_priorities(batch.keys, batch.reward.abs())
 
 
-def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -> dict[str, float]:
-    """Fill buffers of `rows` rows, overwrite some of them, and sample; return figures by name."""
-    samplers = {"uniform": UniformSampler(), "prioritized": PrioritizedSampler()}
+def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -> list[Measurement]:
+    """Fill buffers of `rows` rows, overwrite some of them, and sample.
+
+    Args:
+        rows: Capacity of a buffer.
+        calls: Calls in one repetition; fewer with large batches.
+        device: Where the rows are stored.
+        spec: Of the rows.
+    """
+    samplers = {"uniform": UniformSampler(), "prioritised": PrioritizedSampler()}
     buffers = {
         name: ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler, device=device)
         for name, sampler in samplers.items()
@@ -91,36 +100,37 @@ def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -
         for name, buffer in buffers.items()
     }
     fill_calls = rows // CHUNK_ROWS + 1
-    seconds = {name: seconds_per_call(append, fill_calls) for name, append in appends.items()}
-    figures = {"append_fill_rows_per_second": CHUNK_ROWS / seconds["uniform"]}
-    for name, times in compare(appends, calls).items():
-        figures[f"{name}_append_full_rows_per_second"] = CHUNK_ROWS / median(times)
+    filling = [CHUNK_ROWS / seconds_per_call(append, fill_calls) for append in appends.values()]
+    what = f"replay of {rows:,}"
+    found = [Measurement(f"{what}: append, first fill", "uniform", "rows/s", (filling[0],))]
+    found += _rates(f"{what}: append", "rows/s", CHUNK_ROWS, compare(appends, calls))
     for n_step in (1, 3):
         for buffer in buffers.values():
             buffer.n_step = n_step
         for batch_size in (32, 256):
-            figures.update(_sampling(buffers, f"n{n_step}_batch{batch_size}", batch_size, calls))
+            seconds = _sampling(buffers, batch_size, max(1, calls * 32 // batch_size))
+            found += _rates(f"{what}: sample {batch_size}, {n_step}-step", "batches/s", 1, seconds)
     buffer = buffers["uniform"]
-    figures["bytes_per_row"] = buffer.nbytes / buffer.capacity
-    figures["bytes_per_step"] = buffer.nbytes / len(buffer)
-    return figures
+    for name, count in (("a row", buffer.capacity), ("a step", len(buffer))):
+        found.append(Measurement(f"{what}: memory", name, "bytes", (buffer.nbytes / count,)))
+    return found
+
+
+def _rates(
+    section: str, unit: str, units: int, seconds: dict[str, list[float]]
+) -> list[Measurement]:
+    rates = {name: [units / one for one in times] for name, times in seconds.items()}
+    return compared(section, unit, rates, "uniform")
 
 
 def _sampling(
-    buffers: dict[str, ReplayBuffer], name: str, batch_size: int, calls: int
-) -> dict[str, float]:
-    """Measure batches a second, and how much longer prioritised ones take with their update."""
+    buffers: dict[str, ReplayBuffer], batch_size: int, calls: int
+) -> dict[str, list[float]]:
     samples: dict[str, Callable[[int], object]] = {
         kind: lambda _, buffer=buffer: sample_and_update(buffer, batch_size)
         for kind, buffer in buffers.items()
     }
-    # Fewer calls with large batches, so that every measurement takes about as long.
-    seconds = compare(samples, max(1, calls * 32 // batch_size))
-    pairs = zip(seconds["prioritized"], seconds["uniform"], strict=True)
-    return {
-        **{f"{kind}_sample_{name}_per_second": 1 / median(s) for kind, s in seconds.items()},
-        f"prioritized_{name}_times_uniform": median(slow / fast for slow, fast in pairs),
-    }
+    return compare(samples, calls)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -132,21 +142,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", help="where the rows are stored")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures here")
     options = parser.parse_args(arguments)
-    spec = replace(ATARI, observation_shape=(4, options.frame_side, options.frame_side))
-    figures = measure(options.rows, options.calls, options.device, spec)
-    for name, value in figures.items():
-        print(f"{name:42s} {value:12,.{2 if value < 100 else 0}f}")
+    spec = with_side(options.frame_side)
+    found = measure(options.rows, options.calls, options.device, spec)
+    print(table(found))
     if options.json is not None:
-        settings = {
-            "rows": options.rows,
-            "frame_side": options.frame_side,
-            "calls": options.calls,
-            "device": options.device,
-            "torch": torch.__version__,
-            "torch_threads": torch.get_num_threads(),
-            "machine": platform.machine(),
-        }
-        options.json.write_text(json.dumps({"settings": settings, "figures": figures}, indent=2))
+        write(options.json, found)
 
 
 if __name__ == "__main__":

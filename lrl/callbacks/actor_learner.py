@@ -76,7 +76,7 @@ class ActorLearnerCallback(Checkpoint):
             self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
             self.last = LastCheckpoint(interval, self.evaluation.is_due, self.replay.beside)
         self._compares, self._resumed = True, ""
-        self.summary = RunSummary(self.best)
+        self.summary = RunSummary(self.best, self.throughput)
         self.video = EpisodeVideo(video_interval_learner_steps)
         self.requeue = SlurmRequeue()
         self._claim = FolderClaim()
@@ -158,6 +158,10 @@ class ActorLearnerCallback(Checkpoint):
         for part in self.parts:
             part.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forward to the part that times the evaluation."""
+        self.throughput.on_validation_start(trainer, pl_module)
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forward to the parts, in order."""
         for part in self.parts:
@@ -169,6 +173,7 @@ class ActorLearnerCallback(Checkpoint):
         self.evaluation.on_train_end(trainer, pl_module)
         self.last.on_train_end(trainer, pl_module)
         self.replay.on_train_end(trainer, pl_module)
+        self.summary.on_train_end(trainer, pl_module)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException

@@ -8,13 +8,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
-from lrl.learner.datamodule import datamodule_of
+from lrl.callbacks.throughput import Throughput
+from lrl.callbacks.verdict import time_shares, verdict
+from lrl.learner.datamodule import datamodule_of, dataset_of
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +29,18 @@ class RunSummary(L.Callback):
 
     Args:
         best: Asked for the best score.
+        throughput: Asked for the time of updates and evaluations.
+
+    Attributes:
+        verdict: What held the run back; empty until it has ended.
     """
 
-    def __init__(self, best: BestCheckpoint) -> None:
-        self.best = best
+    def __init__(self, best: BestCheckpoint, throughput: Throughput) -> None:
+        self.best, self.throughput = best, throughput
+        self.verdict = ""
         self._started = 0.0
+        self._began: tuple[float, ...] | None = None
+        self._ended: tuple[float, ...] | None = None
         self._first_learner_step = 0
         self._folder: Path | None = None
 
@@ -38,11 +48,36 @@ class RunSummary(L.Callback):
         """Start the run's clock."""
         if stage == "fit":
             self._started = time.monotonic()
+            self._began = self._ended = None
             self._folder = Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note where a resumed run goes on."""
         self._first_learner_step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Look where the time goes from the first batch on: filling the replay is not counted."""
+        if self._began is None:
+            self._began = self._clocks(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Look again, before anything is closed."""
+        self._ended = self._clocks(trainer)
+
+    def _clocks(self, trainer: L.Trainer) -> tuple[float, ...]:
+        """Return the time, and the seconds that were spent on each thing so far."""
+        dataset, throughput = dataset_of(trainer), self.throughput
+        return (
+            time.monotonic(), dataset.wait_seconds, dataset.sample_seconds,
+            throughput.optimise_seconds, throughput.evaluate_seconds,
+        )  # fmt: skip
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Write the summary of a finished run."""
@@ -67,6 +102,15 @@ class RunSummary(L.Callback):
         actors: list[ActorStatistics] = dataset.source.statistics()
         session_learner_steps = trainer.global_step - self._first_learner_step
         session_env_steps = dataset.env_steps - dataset.env_steps_offset
+        ended = self._ended or self._clocks(trainer)
+        began = self._began or ended
+        shares = time_shares(*(end - begin for end, begin in zip(ended, began, strict=True)))
+        self.verdict = verdict(
+            shares,
+            actors,
+            is_synchronous=datamodule.actors.num_actors == 0,
+            is_slowed=datamodule.rate.max_learner_steps_per_second is not None,
+        )
         summary = {
             "outcome": outcome,
             "seconds": seconds,
@@ -76,6 +120,8 @@ class RunSummary(L.Callback):
             "episodes": dataset.episodes,
             "env_steps_per_second": session_env_steps / seconds,
             "learner_steps_per_second": session_learner_steps / seconds,
+            "time_shares": shares,
+            "verdict": self.verdict,
             "samples_per_insert": dataset.limiter.samples_per_insert,
             "best_return_mean": self.best.best_model_score if self.best.best_model_path else None,
             "best_model_path": self.best.best_model_path or None,
@@ -91,7 +137,7 @@ class RunSummary(L.Callback):
             (self._folder / "summary.json").write_text(text + "\n")
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)
-        _log.info("%s", actor_table(actors))
+        _log.info("%s\n%s", actor_table(actors), self.verdict)
 
 
 def actor_table(actors: Sequence[ActorStatistics]) -> str:

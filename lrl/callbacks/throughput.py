@@ -23,12 +23,17 @@ class Throughput(L.Callback):
 
     Args:
         weight_sync: Asked for the published version.
+
+    Attributes:
+        optimise_seconds: Of all updates of this session.
+        evaluate_seconds: Of all evaluations that stopped training.
     """
 
     def __init__(self, weight_sync: WeightSync | None = None) -> None:
         self.weight_sync = weight_sync
         self.latest: dict[str, float] = {}
-        self._optimise_seconds = 0.0
+        self.optimise_seconds = self.evaluate_seconds = 0.0
+        self._optimise_seconds = self._validation_started = 0.0
         self._batch_started = 0.0
         self._last: dict[str, float] = {}
 
@@ -52,12 +57,22 @@ class Throughput(L.Callback):
         batch_idx: int,
     ) -> None:
         """Log, if this learner step is one that is logged."""
-        self._optimise_seconds += time.perf_counter() - self._batch_started
+        seconds = time.perf_counter() - self._batch_started
+        self._optimise_seconds += seconds
+        self.optimise_seconds += seconds
         step = trainer.global_step
         stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if stepped and is_logging_step(trainer, step):
             self.latest = self._collect(trainer, pl_module)
             log_metrics(trainer, self.latest)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the evaluation's clock."""
+        self._validation_started = time.perf_counter()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop it."""
+        self.evaluate_seconds += time.perf_counter() - self._validation_started
 
     def _collect(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, float]:
         dataset = dataset_of(trainer)

@@ -27,14 +27,14 @@ pytestmark = quiet
 
 
 def test_parts_work_without_the_callback_that_joins_them(tmp_path):
-    best = BestCheckpoint()
+    best, throughput = BestCheckpoint(), Throughput()
     run = make_run(
         tmp_path,
         WeightSync(5),
         PeriodicEvaluation(10),
         best,
-        Throughput(),
-        RunSummary(best),
+        throughput,
+        RunSummary(best, throughput),
         limit_train_batches=10,
     ).fit()
     evaluated = [int(row["step"]) for row in run.metrics() if "eval/return_mean" in row]

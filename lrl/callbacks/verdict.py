@@ -1,0 +1,72 @@
+"""Where a run's time went, and what would make it faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lrl.actors.handle import ActorStatistics
+
+_WAITS, _IDLES = 0.2, 0.5
+
+
+def time_shares(
+    seconds: float, wait: float, sample: float, optimise: float, evaluate: float
+) -> dict[str, float]:
+    """Return the shares of the learner's time; `other` is logging, saving and the Trainer's own.
+
+    Args:
+        seconds: From the first learner step's batch to the end of training.
+        wait: For environment steps; in synchronous mode that is acting.
+        sample: Drawing batches.
+        optimise: From a batch to the new weights.
+        evaluate: Evaluation that stopped training.
+
+    Example:
+        >>> time_shares(10.0, wait=1.0, sample=1.0, optimise=6.0, evaluate=1.5)
+        {'wait': 0.1, 'sample': 0.1, 'optimise': 0.6, 'evaluate': 0.15, 'other': 0.05}
+    """
+    parts = {"wait": wait, "sample": sample, "optimise": optimise, "evaluate": evaluate}
+    parts["other"] = max(0.0, seconds - sum(parts.values()))
+    return {name: round(part / seconds, 3) if seconds else 0.0 for name, part in parts.items()}
+
+
+def verdict(
+    shares: Mapping[str, float],
+    actors: Sequence[ActorStatistics],
+    is_synchronous: bool,
+    is_slowed: bool = False,
+) -> str:
+    """Say what held a run back.
+
+    Args:
+        shares: Of `time_shares`.
+        actors: What each actor did.
+        is_synchronous: Whether the learner acted itself.
+        is_slowed: Whether `rate.max_learner_steps_per_second` is set.
+
+    Example:
+        >>> verdict({"wait": 0.6}, [], is_synchronous=False)
+        'environment-bound: the learner waited 60% of the time; add actors (data.actors.num_actors)'
+    """
+    waited = shares["wait"]
+    if waited >= _WAITS and is_slowed:
+        return f"held back by rate.max_learner_steps_per_second, {waited:.0%} of the time"
+    if waited >= _WAITS and is_synchronous:
+        return (
+            f"environment-bound: acting took {waited:.0%} of the time; with actors in the "
+            "background (data.actors.num_actors) it goes on beside learning, given a core"
+        )
+    if waited >= _WAITS:
+        return (
+            f"environment-bound: the learner waited {waited:.0%} of the time; add actors "
+            "(data.actors.num_actors)"
+        )
+    seconds = sum(actor.seconds for actor in actors)
+    idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0
+    if is_synchronous or idle >= _IDLES:
+        waiting = "" if is_synchronous else f", and actors waited {idle:.0%}"
+        return (
+            f"learner-bound: updates took {shares['optimise']:.0%} of the time{waiting}; make them "
+            "cheaper (docs/speed.md), or fewer (data.rate.samples_per_insert)"
+        )
+    return "balanced: neither the learner nor its actors waited much"

@@ -1,0 +1,94 @@
+"""`lrl bench`: its table, its file, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import pytest
+from helpers.command_line import Project, quiet_commands
+
+from lrl.benchmark import acting, learner, replay, transport
+from lrl.benchmark.bench import _GROWING
+from lrl.benchmark.measure import Measurement
+
+pytestmark = quiet_commands
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def command(project, monkeypatch, capsys):
+    return functools.partial(project.call, monkeypatch, capsys, "bench")
+
+
+@pytest.fixture
+def instant(monkeypatch):
+    """Stands for the measuring itself, which each part's own tests look at; notes what is asked."""
+    asked: list[Any] = []
+
+    def measure(name: str, sides: dict[str, Any], *numbers: Any) -> list[Measurement]:
+        asked.append((name, *numbers))
+        return [Measurement(name, side, "ms", (1.0, 2.0)) for side in sides]
+
+    def fill(rows: int, calls: int, spec: Any = replay.ATARI) -> list[Measurement]:
+        asked.append((rows, calls, spec.frame_shape))
+        sections = (f"replay of {rows}: {what}" for what in ("append", "sample 32, 1-step"))
+        return [Measurement(section, "uniform", "per second", (3.0,)) for section in sections]
+
+    def send(rows: int) -> list[transport.Result]:
+        asked.append(rows)
+        return [transport.Result("to array", "rows", 5.0, 7.0)]
+
+    monkeypatch.setattr(learner, "measure", measure)
+    monkeypatch.setattr(replay, "measure", fill)
+    monkeypatch.setattr(transport, "run", send)
+    monkeypatch.setattr(acting, "measure_side", lambda *_: {"steps/s": 9.0})
+    return asked
+
+
+def test_all_parts_are_in_one_table(command, project, instant):
+    code, out, err = command("--rounds", "2", "--json", "bench.json")
+    assert (code, err) == (0, "")
+    written = json.loads((project.folder / "bench.json").read_text())
+    found = written["measurements"]
+    assert {one["section"] for one in found if one["unit"] == "ms"} == set(learner.WORKLOADS)
+    assert sum(one["section"].startswith("acting, ") for one in found) == 5 * 2
+    assert [one["values"] for one in found if one["section"] == "transport"] == [[5.0, 5.0]]
+    lines = [line for line in out.splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + len(found)
+    assert written["machine"]["processor"] in out
+    rows = [asked[0] for asked in instant if isinstance(asked, tuple) and asked[0] in _GROWING]
+    assert rows == [100_000, *_GROWING]
+
+
+def test_sections_can_be_chosen(command, instant):
+    code, out, _ = command("--sections", '["transport", "growth"]', "--seconds", "0.5")
+    assert code == 0
+    assert instant[:5] == [50_000] * 5
+    # Of growing replays only sampling is of interest.
+    assert [asked[:2] for asked in instant[5:]] == [(rows, 150) for rows in _GROWING]
+    assert out.count("sample 32") == 3
+    assert "append" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rounds", "0"], "--rounds is 0: it must be above 0"),
+        (["--seconds", "-1"], "--seconds is -1.0: it must be above 0"),
+        (["--sections", '["everything"]'], "sections"),
+        (["--json", "nowhere/bench.json"], "--json nowhere/bench.json: there is no folder nowhere"),
+        (["--ckpt_path", "last"], "ckpt_path"),
+    ],
+)
+def test_a_mistake_measures_nothing(command, instant, arguments, words):
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert not instant

@@ -29,8 +29,9 @@ from lrl.checkpoint_io import SaveError
 from lrl.commands import COMMANDS, INTERRUPTED, TERMINATED, configure_logging, report_mistake
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
-from lrl.learner.checks import callbacks_of, check_strategy
+from lrl.learner.checks import callbacks_of
 from lrl.learner.finite import NonFiniteLossError
+from lrl.learner.ranks import check_strategy
 from lrl.mistakes import check_settings
 from lrl.report.scores import describe
 from lrl.runs import new_version, resolve_checkpoint, versions

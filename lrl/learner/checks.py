@@ -6,7 +6,6 @@ from dataclasses import fields
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ParallelStrategy
 
 from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.types import ConfigError
@@ -47,27 +46,6 @@ def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool)
             "replay.sampler needs priorities but no callback hands them on, so all rows would keep "
             "the one they start with: add ActorLearnerCallback() or PriorityUpdate() to the "
             "Trainer's callbacks, or set replay.sampler to UniformSampler"
-        )
-
-
-def check_strategy(trainer: L.Trainer) -> None:
-    """Check that the ranks, if there are several, are processes of their own with whole networks.
-
-    Raises:
-        ConfigError: The strategy splits networks, or starts ranks by fork.
-    """
-    strategy = trainer.strategy
-    name = type(strategy).__name__
-    is_ddp = isinstance(strategy, DDPStrategy) and not isinstance(strategy, DeepSpeedStrategy)
-    if isinstance(strategy, ParallelStrategy) and not is_ddp:
-        raise ConfigError(
-            f"trainer.strategy is {name}, which lrl is not made for: a Q-network fits on every "
-            "device, so set it to ddp, or to auto with trainer.devices 1"
-        )
-    if getattr(strategy, "_start_method", "") == "fork":
-        raise ConfigError(
-            "trainer.strategy starts ranks by fork, after which environments and actors may hang: "
-            "set it to ddp, or to ddp_spawn in a script"
         )
 
 

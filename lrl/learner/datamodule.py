@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -17,16 +18,12 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec, protocol_name
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
-from lrl.learner.checks import (
-    check_callbacks,
-    check_inference,
-    check_strategy,
-    evaluates_in_background,
-)
+from lrl.learner.checks import check_callbacks, check_inference, evaluates_in_background
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.launch import start_source
 from lrl.learner.preflight import check_machine
+from lrl.learner.ranks import check_strategy, minimum_of_ranks
 from lrl.learner.sources import Source
 from lrl.learner.stamp import make_stamp
 from lrl.learner.threads import share_cores
@@ -161,6 +158,9 @@ class ReplayDataModule(L.LightningDataModule):
             device=self.replay.device,
             memory_map=self.replay.memory_map,
         )
+
+        if sampler.needs_priorities and self._trainer().world_size > 1:
+            sampler.minimum_of_ranks = functools.partial(minimum_of_ranks, self._trainer())
 
         def anneal() -> None:
             step = self._trainer().global_step

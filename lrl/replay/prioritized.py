@@ -25,7 +25,8 @@ class WeightedSampler(Sampler):
     Draws are stratified: one from each of `batch_size` equal parts of the sum.
 
     The importance weight (N P)^-beta, divided by its maximum, is (smallest P / P)^beta: neither
-    the number of rows N nor the sum of leaves is in it.
+    the number of rows N nor the sum of leaves is in it. With several learner ranks, the maximum is
+    that of all ranks' weights, so that their gradients can be averaged.
 
     Args:
         alpha: Exponent of the priorities, 0 to 1; 0 is uniform.
@@ -93,6 +94,8 @@ class WeightedSampler(Sampler):
         slots = self._tree.find(parts * (total / batch_size))
         weights = self._tree.get(slots)
         smallest = weights.min() if self.weight_normalisation == "batch" else self._tree.minimum
+        if self.minimum_of_ranks is not None:
+            smallest = self.minimum_of_ranks(smallest / total) * total
         importance = (smallest / weights) ** self.beta(self._batches)
         self._batches += 1
         return self._streams.keys_in(slots), importance.astype(np.float32)

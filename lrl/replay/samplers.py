@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,10 @@ class Sampler(ABC):
 
     needs_priorities: ClassVar[bool] = False
     """Whether the learner has to send priorities back, and rows are reported."""
+
+    minimum_of_ranks: Callable[[float], float] | None = None
+    """With several learner ranks: takes this one's number, returns the smallest of all. Each rank
+    has to call it equally often. Set where `needs_priorities` is."""
 
     def attach(self, transitions: Transitions) -> None:
         """Make room for the rows of a buffer; called once, before they are appended.

@@ -45,6 +45,11 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
 
     agent, experience = parts(algorithm)
     module, noise = small_agent(**agent), []
+    largest_weights: list[float] = []
+
+    def note_weights(_: Any, batch: Any) -> None:
+        parts = batch if isinstance(batch, tuple) else (batch,)
+        largest_weights.extend(float(part.weights.max()) for part in parts)
 
     def note_noise(*_: Any) -> None:
         layers = [layer for layer in module.modules() if isinstance(layer, NoisyLinear)]
@@ -57,6 +62,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
             5, 20, 0, evaluation="background" if algorithm == "background" else "inline"
         ),
         AfterEachStep(note_noise),
+        AfterEachStep(note_weights),
         module=module,
         data=small_data(
             env=EnvConfig(id="CartPole-v1"),
@@ -85,6 +91,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
         "draw": slot.generator().random(),
         "sample": state["generator"].tolist(),
         "noise": noise,
+        "largest_weights": largest_weights,
         "torch_draw": torch.rand(()).item(),
         "n_step": dataset.replay.n_step,
         "batches": [dataset.batches, state["sampler"].get("batches")],

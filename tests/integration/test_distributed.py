@@ -81,6 +81,13 @@ def test_n_step_is_annealed_and_every_batch_is_counted(algorithm, ranks):
     assert [rank["batches"] for rank in ranks] == [[40, sampler_batches]] * 2
 
 
+def test_importance_weights_are_divided_by_the_largest_of_all_ranks(algorithm, ranks):
+    pairs = list(zip(*(rank["largest_weights"] for rank in ranks), strict=True))
+    assert len(pairs) == 40
+    assert all(max(pair) == pytest.approx(1.0) for pair in pairs)
+    assert any(min(pair) < 0.99 for pair in pairs) == (algorithm == "noisy_iqn")
+
+
 def test_counts_are_sums_over_ranks_and_written_once(folder, ranks):
     training = [row for row in rows(folder) if row["train/loss"]]
     evaluations = [row for row in rows(folder) if row["eval/return_mean"]]

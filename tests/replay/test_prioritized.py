@@ -91,6 +91,25 @@ def test_importance_weights_by_hand(normalisation, beta) -> None:
     assert seen == {(0, 2), (1, 2), (2, 2)}
 
 
+@pytest.mark.parametrize("of_the_other", [1 / 14, 1 / 2])
+def test_importance_weights_beside_another_rank_by_hand(of_the_other) -> None:
+    """Leaves 1, 2 and 4 again; the other rank has a row of half the least P, or none below it."""
+    sampler = PrioritizedSampler(0.5, Constant(0.5), 0.25, "buffer")
+    asked = []
+
+    def minimum(number: float) -> float:
+        asked.append(number)
+        return min(number, of_the_other)
+
+    sampler.minimum_of_ranks = minimum
+    buffer = buffer_with([0.75, 3.75, 15.75], sampler)
+    batch = buffer.sample(50)
+    probability = np.array([1 / 7, 2 / 7, 4 / 7])[batch.keys[:, 1].numpy()]
+    least = min(1 / 7, of_the_other)
+    assert batch.weights.tolist() == pytest.approx(((least / probability) ** 0.5).tolist())
+    assert asked == pytest.approx([1 / 7])
+
+
 @pytest.mark.parametrize("normalisation", ["batch", "buffer"])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_alpha_0_is_uniform_whatever_beta_is(sampler, normalisation) -> None:

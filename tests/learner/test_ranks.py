@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 
-from lrl.learner.checks import check_strategy
+from lrl.learner.ranks import check_strategy
 from lrl.types import ConfigError
 
 

@@ -1,0 +1,37 @@
+"""Several learner ranks: how they may be started, and what they have to agree upon."""
+
+from __future__ import annotations
+
+import lightning as L
+import torch
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ParallelStrategy
+
+from lrl.types import ConfigError
+
+
+def check_strategy(trainer: L.Trainer) -> None:
+    """Check that the ranks, if there are several, are processes of their own with whole networks.
+
+    Raises:
+        ConfigError: The strategy splits networks, or starts ranks by fork.
+    """
+    strategy = trainer.strategy
+    name = type(strategy).__name__
+    is_ddp = isinstance(strategy, DDPStrategy) and not isinstance(strategy, DeepSpeedStrategy)
+    if isinstance(strategy, ParallelStrategy) and not is_ddp:
+        raise ConfigError(
+            f"trainer.strategy is {name}, which lrl is not made for: a Q-network fits on every "
+            "device, so set it to ddp, or to auto with trainer.devices 1"
+        )
+    if getattr(strategy, "_start_method", "") == "fork":
+        raise ConfigError(
+            "trainer.strategy starts ranks by fork, after which environments and actors may hang: "
+            "set it to ddp, or to ddp_spawn in a script"
+        )
+
+
+def minimum_of_ranks(trainer: L.Trainer, number: float) -> float:
+    """Return the smallest of all ranks' numbers; all of them have to ask."""
+    device = trainer.strategy.root_device
+    mine = torch.tensor(number, dtype=torch.float64, device=device)
+    return float(torch.as_tensor(trainer.strategy.reduce(mine, reduce_op="min")))

@@ -93,10 +93,10 @@ def signals(sizes: Sizes, folder: Path) -> Iterator[Figure]:
             f"{attack} at {ended.runs} random moments of start, warm-up, training, evaluation "
             "and saving",
             f"all gone within {limit:g} s; right exit codes; what was saved can be read, and after "
-            "a SIGKILL resumed with its replay",
+            "a SIGKILL resumed, with its replay where that was saved in whole",
             f"gone within {ended.seconds:.2f} s, {len(ended.left)} things left; "
             f"{len(ended.wrong)} wrong ends; {ended.checkpoints} checkpoints read, {ended.resumed} "
-            "resumed",
+            f"resumed with their replay, {ended.refilled} without",
             ended.seconds <= limit and not ended.left and not ended.wrong,
         )
 

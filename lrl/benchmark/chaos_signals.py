@@ -109,6 +109,7 @@ class Ended:
         wrong: Wrong exit codes, tracebacks, and checkpoints that were missing, unreadable or old.
         checkpoints: Checkpoints that were read.
         resumed: Runs that went on from them, with their replay.
+        refilled: The same without, as they said: the replay was still being saved.
     """
 
     runs: int = 0
@@ -117,6 +118,7 @@ class Ended:
     wrong: list[str] = field(default_factory=list)
     checkpoints: int = 0
     resumed: int = 0
+    refilled: int = 0
 
 
 def end_runs(number: signal.Signals, target: Target, moments: int, seed: int = 0) -> Ended:
@@ -128,6 +130,8 @@ def end_runs(number: signal.Signals, target: Target, moments: int, seed: int = 0
         moments: Number of runs.
         seed: Of the moments.
     """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's job in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # runs would ignore it too
     rng, ended = random.Random(seed), Ended()
     for index in range(moments):
         with tempfile.TemporaryDirectory() as name:
@@ -208,10 +212,13 @@ def _resume(folder: Path, learner_step: int, phase: str, ended: Ended) -> None:
         [*_FIT, str(folder / "config.yaml"), *more], cwd=folder, env=_environment(),
         capture_output=True, text=True, timeout=_PATIENCE_SECONDS,
     )  # fmt: skip
-    if result.returncode != 0 or "is restored" not in result.stderr + result.stdout:
-        ended.wrong.append(f"{phase}, resumed: {result.returncode}: {result.stderr[-2000:]}")
-    else:
+    said = result.stderr + result.stdout
+    if result.returncode == 0 and "is restored" in said:
         ended.resumed += 1
+    elif result.returncode == 0 and "is left out, and filled" in said and phase == "training":
+        ended.refilled += 1  # killed within half a second of the first save
+    else:
+        ended.wrong.append(f"{phase}, resumed: {result.returncode}: {result.stderr[-2000:]}")
 
 
 def _environment() -> dict[str, str]:

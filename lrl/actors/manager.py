@@ -123,6 +123,6 @@ def _context(start_method: str, policy: PolicyFactory) -> BaseContext:
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         # The main module too: a script that imports Lightning would cost every actor seconds.
-        needed = ["__main__", "lrl.actors.process", type(policy).__module__]
+        needed = ["__main__", "lrl.actors.preload", "lrl.actors.process", type(policy).__module__]
         context.set_forkserver_preload(needed)
     return context

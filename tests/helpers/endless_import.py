@@ -1,0 +1,5 @@
+"""A module whose import takes a minute."""
+
+import time
+
+time.sleep(60)

@@ -82,7 +82,7 @@ class Lrl(Side):
 
     def build(self, capacity: int) -> None:
         """Make the buffer."""
-        sampler = PrioritizedSampler() if self.prioritized else None
+        sampler = PrioritizedSampler(_ALPHA) if self.prioritized else None
         self.buffer = ReplayBuffer(ATARI, capacity, NUM_STREAMS, sampler=sampler)
         firsts = range(0, 2 * _EPISODE_STEPS, CHUNK_ROWS // NUM_STREAMS)
         self.chunks = [make_chunk(self.rng, first) for first in firsts]
@@ -255,6 +255,8 @@ def measure(
     """Fill the buffers, then compare appending and sampling with the first of them."""
     made = {name: filled(name, capacity, prioritized) for name in names}
     sides = {name: side for name, side in made.items() if side is not None}
+    if not sides:
+        return []
     kind = "prioritised" if prioritized else "uniform"
 
     def turns(what: str, unit: str, rate: Callable[[Side], float]) -> list[Measurement]:

@@ -41,11 +41,10 @@ def train(task: Task, window: Window) -> None:
         torch.optim.Adam(network.parameters(), lr=task.learning_rate),
         discount_factor=task.gamma,
         target_update_freq=task.target_period // task.train_period,
+        is_double=False,
     )
     policy.set_eps(task.epsilon)
-    replay = VectorReplayBuffer(
-        task.capacity, 1, stack_num=1, ignore_obs_next=False, save_only_last_obs=False
-    )
+    replay = VectorReplayBuffer(task.capacity, 1)
     collector = Collector(policy, envs, replay, exploration_noise=True)
     collector.collect(n_step=task.warm_up, random=True)
     while True:

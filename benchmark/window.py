@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from lrl.testing.leftovers import descendants
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,8 @@ class Pace:
     Attributes:
         env_steps_per_second: Environment steps, agents' own, not frames.
         updates_per_second: Optimizer steps.
-        peak_bytes: Memory of the process at its peak, and of its largest child.
+        peak_bytes: Memory of the process and its descendants, each at its peak; what they share
+            counts for each.
     """
 
     env_steps_per_second: float
@@ -51,13 +54,19 @@ class Window:
         pace = Pace(
             (env_steps - first_env_steps) / seconds,
             (updates - first_updates) / seconds,
-            1024 * sum(resource.getrusage(who).ru_maxrss for who in _PROCESSES),
+            sum(_peak_bytes(pid) for pid in (os.getpid(), *descendants(os.getpid()))),
         )
         self.path.write_text(json.dumps(asdict(pace)))
         return True
 
 
-_PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+def _peak_bytes(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return 0
+    _, _, peak = status.partition("VmHWM:")
+    return 1024 * int(peak.split()[0]) if peak else 0
 
 
 class WindowOver(Exception):

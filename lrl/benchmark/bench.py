@@ -13,7 +13,7 @@ from lrl.types import ConfigError
 
 Section = Literal["learner", "trainer", "replay", "growth", "transport", "acting"]
 _GROWING = (10_000, 100_000, 1_000_000)
-_SIDE = 42  # of the frames of growing replays: a million rows take 1.8 GB
+_FRAME_SIDE = 42  # of growing replays: a million rows take 1.8 GB, twice
 _NEURAL = ("raw, as written", "raw, keeping freed memory", "raw, bf16", "raw, compiled")
 
 
@@ -33,7 +33,7 @@ def bench(
         sections: `learner`: an update of every head as a bare loop. `trainer`: the same through
             Lightning. `replay`: appending and sampling. `growth`: sampling from 10,000 to a
             million rows. `transport`: from an actor to the learner. `acting`: actors alone.
-        rounds: Measurements of each side.
+        rounds: Measurements of each side; those of replays are seven.
         seconds: Length of a measurement, roughly.
         threads: Of torch in the learner.
         json: A file that also takes the figures.
@@ -57,11 +57,11 @@ def bench(
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     found: list[Measurement] = []
     for section in sections:
-        found += parts[section]()
-        print(f"{section}: measured", flush=True)
-    print(table(found))
-    if json is not None:
-        write(json, found)
+        new = parts[section]()
+        print(table(new), flush=True)
+        found += new
+        if json is not None:  # after each: half an hour is easily lost
+            write(json, found)
 
 
 def _updates(
@@ -79,7 +79,7 @@ def _updates(
 
 
 def _growth(calls: int) -> list[Measurement]:
-    spec = replay.with_side(_SIDE)
+    spec = replay.with_frame_side(_FRAME_SIDE)
     found = [one for rows in _GROWING for one in replay.measure(rows, calls, spec=spec)]
     return [one for one in found if ": sample " in one.section]
 

@@ -215,8 +215,8 @@ def _resume(folder: Path, learner_step: int, phase: str, ended: Ended) -> None:
     said = result.stderr + result.stdout
     if result.returncode == 0 and "is restored" in said:
         ended.resumed += 1
-    elif result.returncode == 0 and "is left out, and filled" in said and phase == "training":
-        ended.refilled += 1  # killed within half a second of the first save
+    elif result.returncode == 0 and "is left out, and filled" in said:
+        ended.refilled += 1
     else:
         ended.wrong.append(f"{phase}, resumed: {result.returncode}: {result.stderr[-2000:]}")
 

@@ -111,6 +111,7 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "torch_threads": torch.get_num_threads(),
     }
 
 

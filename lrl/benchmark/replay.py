@@ -49,7 +49,7 @@ def make_chunk(rng: np.random.Generator, first_row: int, spec: EnvSpec = ATARI) 
     )
 
 
-def with_side(frame_side: int) -> EnvSpec:
+def with_frame_side(frame_side: int) -> EnvSpec:
     """Return Atari's specification with frames of another size."""
     return replace(ATARI, observation_shape=(4, frame_side, frame_side))
 
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", help="where the rows are stored")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures here")
     options = parser.parse_args(arguments)
-    spec = with_side(options.frame_side)
+    spec = with_frame_side(options.frame_side)
     found = measure(options.rows, options.calls, options.device, spec)
     print(table(found))
     if options.json is not None:

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from lrl.actors.handle import ActorStatistics
 
-_WAITS, _IDLES = 0.2, 0.5
+_WAITS, _EVALUATES, _IDLES = 0.2, 0.3, 0.5
 
 
 def time_shares(
     seconds: float, wait: float, sample: float, optimise: float, evaluate: float
 ) -> dict[str, float]:
-    """Return the shares of the learner's time; `other` is logging, saving and the Trainer's own.
+    """Return the shares of the learner's time.
+
+    `other` is taking in rows, logging, saving, and the Trainer's own.
 
     Args:
         seconds: From the first learner step's batch to the end of training.
@@ -39,16 +41,18 @@ def verdict(
     """Say what held a run back.
 
     Args:
-        shares: Of `time_shares`.
+        shares: Of `time_shares`; all 0 where there was no learner step.
         actors: What each actor did.
         is_synchronous: Whether the learner acted itself.
         is_slowed: Whether `rate.max_learner_steps_per_second` is set.
 
     Example:
-        >>> verdict({"wait": 0.6}, [], is_synchronous=False)
+        >>> verdict({"wait": 0.6, "evaluate": 0.1}, [], is_synchronous=False)
         'environment-bound: the learner waited 60% of the time; add actors (data.actors.num_actors)'
     """
-    waited = shares["wait"]
+    waited, evaluated = shares["wait"], shares["evaluate"]
+    if not any(shares.values()):
+        return "it ended before it learnt anything"
     if waited >= _WAITS and is_slowed:
         return f"held back by rate.max_learner_steps_per_second, {waited:.0%} of the time"
     if waited >= _WAITS and is_synchronous:
@@ -60,6 +64,11 @@ def verdict(
         return (
             f"environment-bound: the learner waited {waited:.0%} of the time; add actors "
             "(data.actors.num_actors)"
+        )
+    if evaluated >= _EVALUATES:
+        return (
+            f"evaluation-bound: it took {evaluated:.0%} of the time; evaluate less often "
+            "(actor_learner.eval_interval_learner_steps), or in the background, given a core"
         )
     seconds = sum(actor.seconds for actor in actors)
     idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0

@@ -187,10 +187,9 @@ class DQN(L.LightningModule):
         """Return `compute_loss` of a `Batch`; of a tuple of them, learn from each in turn."""
         return self.compute_loss(batch) if isinstance(batch, Batch) else learn(self, batch)
 
-    @property
-    def has_own_training_step(self) -> bool:
-        """Whether a subclass replaces `training_step`."""
-        return type(self).training_step is not DQN.training_step
+    def replaces(self, method: str) -> bool:
+        """Return whether a subclass has a method of its own."""
+        return getattr(type(self), method) is not getattr(DQN, method)
 
     def compute_loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler."""

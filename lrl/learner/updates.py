@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from lrl.learner.dqn import DQN
 
 
+_NOT_CALLED = ("training_step", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step")
+
+
 def learn(module: DQN, batches: Sequence[Batch]) -> dict[str, Tensor]:
     """Make one learner step with each batch, in turn.
 
@@ -55,11 +58,12 @@ def check_updates_per_step(module: DQN, trainer: L.Trainer) -> None:
     updates = module.updates_per_step
     if updates == 1:
         return
-    if module.has_own_training_step:
-        raise ConfigError(
-            f"model.updates_per_step is {updates}, but {type(module).__name__} has a training_step "
-            "of its own: override compute_loss instead, or set it to 1"
-        )
+    for method in _NOT_CALLED:
+        if module.replaces(method):
+            raise ConfigError(
+                f"model.updates_per_step is {updates}, but {type(module).__name__} has a {method} "
+                "of its own, which would not be called: set it to 1, or override compute_loss alone"
+            )
     periods: dict[str, int] = {
         "trainer.max_steps": trainer.max_steps,
         "trainer.log_every_n_steps": getattr(trainer, "log_every_n_steps", 0),
@@ -68,6 +72,8 @@ def check_updates_per_step(module: DQN, trainer: L.Trainer) -> None:
         periods.update(getattr(callback, "periods_learner_steps", {}))
         for name in ("period_learner_steps", "interval_learner_steps"):
             periods[f"{type(callback).__name__}.{name}"] = getattr(callback, name, 0)
+        saves = getattr(callback, "_every_n_train_steps", 0)  # of Lightning's ModelCheckpoint
+        periods[f"{type(callback).__name__}.every_n_train_steps"] = saves
     for name, learner_steps in periods.items():
         if learner_steps > 0 and learner_steps % updates:
             raise ConfigError(

@@ -20,8 +20,6 @@ from multiprocessing import forkserver
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["lrl.actors.preload", "helpers.endless_import"])
 forkserver.ensure_running()
-time.sleep(1)  # by now it imports
-print("importing", flush=True)
 time.sleep(60)
 """
 

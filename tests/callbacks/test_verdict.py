@@ -38,8 +38,16 @@ def test_what_held_a_run_back(wait, waits, settings, words):
     assert said.startswith(words)
 
 
-def test_shares_of_no_time_at_all():
-    assert set(time_shares(0.0, 0.0, 0.0, 0.0, 0.0).values()) == {0.0}
+def test_an_evaluation_that_took_long():
+    shares = time_shares(10.0, wait=1.0, sample=1.0, optimise=2.0, evaluate=5.0)
+    said = verdict(shares, [actor(9.0)], is_synchronous=False)
+    assert said.startswith("evaluation-bound: it took 50% of the time; evaluate less often")
+
+
+def test_a_run_that_learnt_nothing():
+    shares = time_shares(0.0, 0.0, 0.0, 0.0, 0.0)
+    assert set(shares.values()) == {0.0}
+    assert verdict(shares, [], is_synchronous=True) == "it ended before it learnt anything"
 
 
 def test_a_run_counts_from_its_first_batch(tmp_path):

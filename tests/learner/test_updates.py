@@ -12,6 +12,7 @@ from helpers.tiny_networks import linear_dqn
 from helpers.trainers import Recorder, batches, equal, quiet_trainer, train
 from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lrl import DQN, ActorLearnerCallback, ReplayConfig
 from lrl.callbacks import WeightSync
@@ -138,12 +139,14 @@ class OwnStep(DQN):
         ({}, ActorLearnerCallback(8, 10, 0), "actor_learner.eval_interval_learner_steps is 10"),
         ({}, ActorLearnerCallback(8, 0, 7), "actor_learner.save_interval_learner_steps is 7"),
         ({}, WeightSync(6), "WeightSync.period_learner_steps is 6"),
+        ({}, ModelCheckpoint(every_n_train_steps=10), "ModelCheckpoint.every_n_train_steps is 10"),
     ],
 )
 def test_what_would_be_due_between_two_updates_is_refused(tmp_path, settings, callback, words):
     run = make_run(
         tmp_path,
-        callback or ActorLearnerCallback(8, 0, 0),
+        *([] if isinstance(callback, ActorLearnerCallback) else [ActorLearnerCallback(8, 0, 0)]),
+        *([callback] if callback else []),
         module=small_agent(updates_per_step=4),
         **{"max_steps": 32, "log_every_n_steps": 8, **settings},
     )

@@ -173,7 +173,7 @@ def test_replay_settings_reach_the_buffer():
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     trainer: Any = SimpleNamespace(
         world_size=1, global_rank=0, is_global_zero=True, callbacks=[], num_devices=1,
-        strategy=strategy,
+        strategy=strategy, lightning_module=None,
     )  # fmt: skip
     data.trainer = trainer
     try:

@@ -13,13 +13,13 @@ import torch
 from benchmark.tasks import TASKS
 from benchmark.window import Window, WindowOver
 
-LIBRARIES = {"cleanrl": "cleanrl_recipe", "sb3": "sb3", "tianshou": "tianshou_dqn"}
+PEERS = {"cleanrl": "cleanrl_recipe", "sb3": "sb3", "tianshou": "tianshou_dqn"}
 
 
 def main() -> None:
     """Train until the window is over."""
     parser = argparse.ArgumentParser(prog="benchmark.side", description=__doc__)
-    parser.add_argument("library", choices=LIBRARIES)
+    parser.add_argument("peer", choices=PEERS)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("path", type=Path, help="takes the pace as JSON")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of the window")
@@ -29,9 +29,9 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     task = TASKS[options.task]
-    library = importlib.import_module(f"benchmark.{LIBRARIES[options.library]}")
+    peer = importlib.import_module(f"benchmark.{PEERS[options.peer]}")
     with contextlib.suppress(WindowOver):
-        library.train(task, Window(options.path, task.first_env_step, options.seconds))
+        peer.train(task, Window(options.path, task.first_env_step, options.seconds))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from lrl.learner.ranks import check_strategy, minimum_of_ranks
 from lrl.learner.sources import Source
 from lrl.learner.stamp import make_stamp
 from lrl.learner.threads import share_cores
+from lrl.memory import keep_freed_memory
 from lrl.networks.q_network import QNetwork, vector_size
 from lrl.recipe import blamed_on
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
@@ -129,6 +130,7 @@ class ReplayDataModule(L.LightningDataModule):
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         self._threads = torch.get_num_threads()
+        keep_freed_memory()
         if self.dataset is None:
             self._build_dataset(spec, sampler)
         if self._trainer().is_global_zero:

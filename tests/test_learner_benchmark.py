@@ -10,10 +10,9 @@ from helpers.training_runs import quiet
 from benchmark import compare
 from benchmark.tasks import TASKS
 from benchmark.window import Window
-from lrl.benchmark import learner
-from lrl.benchmark.learner import LADDER, TRAINER, WORKLOADS, Side, make_batch, measure
+from lrl.benchmark import bare, learner
+from lrl.benchmark.learner import LADDER, PLAIN, TRAINER, WORKLOADS, Side, make_batch, measure
 from lrl.benchmark.measure import compared, write
-from lrl.learner import DoubleBootstrap
 from lrl.learner.dqn import DQN
 
 pytestmark = quiet
@@ -22,13 +21,34 @@ pytestmark = quiet
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload_is_an_update(name):
     workload = WORKLOADS[name]
-    agent = DQN(workload.encoder, workload.head, DoubleBootstrap, env_spec=workload.spec)
+    agent = DQN(workload.encoder, workload.head, env_spec=workload.spec)
     batch = make_batch(workload, seed=0)
     loss = agent.compute_loss(batch)["loss"]
     loss.backward()
     assert loss > 0
     assert len(batch.action) == workload.batch_size
     assert not batch.observation.equal(make_batch(workload, seed=1).observation)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_torch_learns_the_same(name):
+    workload = WORKLOADS[name]
+    agent, plain = learner.make_module(workload, Side()), PLAIN[name]()
+    plain.load_state_dict(dict(zip(plain.state_dict(), agent.online.parameters(), strict=True)))
+    before = [parameter.detach().clone() for parameter in plain.parameters()]
+    batches = [make_batch(workload, seed) for seed in range(3)]
+    bare.train(plain, batches)
+    optimizer = agent.configure_optimizers()
+    for batch in batches:
+        optimizer.zero_grad()
+        agent.compute_loss(batch)["loss"].backward()
+        optimizer.step()
+    for ours, theirs, first in zip(
+        agent.online.parameters(), plain.parameters(), before, strict=True
+    ):
+        assert not first.equal(theirs)
+        # Adam's first steps are as long for small gradients as for large ones, up to their signs.
+        assert (ours - theirs).abs().mean() < 0.02 * (first - theirs).abs().mean()
 
 
 def test_sides_differ_by_what_they_are_called():

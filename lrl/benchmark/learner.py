@@ -2,8 +2,8 @@
 
 Each side is a process of its own, since some settings are of the whole process, and the sides take
 turns. Times are of one learner step on batches that are there already: loss, gradients, optimizer.
-The sides `raw` are bare loops with a fused optimizer and one setting more, which look for no NaN.
-The others are Lightning's Trainer around the same module.
+The sides `raw` are loops around lrl's module, which look for no NaN; `plain torch` has no module of
+lrl at all. The others are Lightning's Trainer around the module.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import lightning as L
 import torch
 
 from lrl import DQN
+from lrl.benchmark import bare
 from lrl.benchmark.measure import Measurement, by_turns, compared, table, write
-from lrl.learner import DoubleBootstrap
 from lrl.memory import keep_freed_memory
 from lrl.networks import (
     CategoricalHead,
@@ -35,6 +35,7 @@ from lrl.networks import (
     NatureEncoder,
     QuantileHead,
     ScalarHead,
+    encoders,
 )
 from lrl.types import Batch, EnvSpec
 
@@ -56,7 +57,7 @@ _CARTPOLE = EnvSpec((4,), "float32", num_actions=2)
 _CONV = functools.partial(NatureEncoder, hidden_size=None)
 _LAST = {"hidden_size": 512}
 WORKLOADS = {
-    "mlp": Workload(_CARTPOLE, MLPEncoder, functools.partial(ScalarHead, loss="mse"), 128),
+    "mlp": Workload(_CARTPOLE, MLPEncoder, ScalarHead, 128),
     "nature": Workload(_ATARI, _CONV, functools.partial(ScalarHead, **_LAST), 32),
     "dueling": Workload(_ATARI, _CONV, functools.partial(ScalarHead, dueling=True, **_LAST), 32),
     "c51": Workload(_ATARI, _CONV, functools.partial(CategoricalHead, **_LAST), 32),
@@ -68,25 +69,25 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Side:
-    """One way to make the same updates, by its settings."""
+    """One way to make the same updates, by its settings; the defaults are those of `lrl fit`."""
 
     trainer: bool = False
+    plain: bool = False
     updates_per_step: int = 1
     fused: bool = True
-    keeps_memory: bool = False
-    channels_last: bool = False
+    keeps_memory: bool = True
+    channels_last: bool = True
     bf16: bool = False
     compiled: bool = False
 
 
 LADDER = {
-    "raw, as written": Side(fused=False),
-    "raw, fused optimizer": Side(),
-    "raw, keeping freed memory": Side(keeps_memory=True),
-    "raw, channels last": Side(channels_last=True),
-    "raw, compiled": Side(compiled=True),
+    "raw, as written": Side(fused=False, keeps_memory=False, channels_last=False),
+    "raw, fused optimizer": Side(keeps_memory=False, channels_last=False),
+    "raw, and keeping freed memory": Side(channels_last=False),
+    "raw, and channels last": Side(),
+    "raw, and compiled": Side(compiled=True),
     "raw, bf16": Side(bf16=True),
-    "raw, bf16, channels last": Side(bf16=True, channels_last=True),
     "raw, bf16, compiled": Side(bf16=True, compiled=True),
 }
 TRAINER = {
@@ -94,6 +95,18 @@ TRAINER = {
     "Trainer, 1 update a step": Side(trainer=True),
     "Trainer, 8 updates a step": Side(trainer=True, updates_per_step=8),
 }
+BEST = {
+    "plain torch": Side(plain=True),
+    "raw": Side(),
+    "Trainer, 1 update a step": Side(trainer=True),
+}
+BEST_BF16 = {
+    "plain torch, bf16": Side(plain=True, bf16=True),
+    "raw, bf16": Side(bf16=True),
+    "Trainer, bf16": Side(trainer=True, bf16=True),
+}
+PLAIN = {"mlp": bare.make_mlp, "nature": bare.Nature, "nature_256": bare.Nature}
+"""Networks of plain torch, of the workloads that have one."""
 
 
 def make_batch(workload: Workload, seed: int) -> Batch:
@@ -146,27 +159,36 @@ def serve(pipe: Connection, name: str, side: Side, threads: int) -> None:
     torch.manual_seed(0)
     if side.keeps_memory:
         keep_freed_memory()
+    if not side.channels_last:
+        encoders.scaled = lambda frames: frames.to(torch.float32).div_(255.0)
     workload = WORKLOADS[name]
+    batches = [make_batch(workload, seed) for seed in range(_PARTS)]
+    windows = Windows(pipe, batches, side.updates_per_step)
+    if side.plain:
+        bare.train(PLAIN[name](), windows, side.bf16)
+        return
+    module = make_module(workload, side)
+    if side.trainer:
+        _with_trainer(module, windows, side.bf16)
+    else:
+        _raw(module, windows, side.bf16)
+
+
+def make_module(workload: Workload, side: Side) -> DQN:
+    """Return lrl's module for a workload."""
     module = DQN(
         workload.encoder,
         workload.head,
-        DoubleBootstrap,
-        functools.partial(torch.optim.Adam, lr=1e-4, fused=side.fused),
+        optimizer=functools.partial(torch.optim.Adam, lr=1e-4, fused=side.fused),
+        target_update_period_learner_steps=bare.TARGET_PERIOD,
         updates_per_step=side.updates_per_step,
         env_spec=workload.spec,
     )
-    if side.channels_last:
-        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if side.compiled:
         for network in (module.online, module.target):
             network.encoder.compile()
             network.head.compile()
-    batches = [make_batch(workload, seed) for seed in range(_PARTS)]
-    windows = Windows(pipe, batches, side.updates_per_step)
-    if side.trainer:
-        _with_trainer(module, windows)
-    else:
-        _raw(module, windows, side.bf16)
+    return module
 
 
 def _raw(module: DQN, windows: Windows, bf16: bool) -> None:
@@ -180,9 +202,10 @@ def _raw(module: DQN, windows: Windows, bf16: bool) -> None:
         module.move_target(step + 1)
 
 
-def _with_trainer(module: DQN, windows: Windows) -> None:
+def _with_trainer(module: DQN, windows: Windows, bf16: bool) -> None:
     trainer = L.Trainer(
         accelerator="cpu",
+        precision="bf16-mixed" if bf16 else "32-true",
         max_epochs=1,
         limit_train_batches=1_000_000,
         logger=False,
@@ -256,7 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measurements: list[Measurement] = []
     for name in options.workloads:
         updates = updates_in(name, options.seconds)
-        for sides in (LADDER, TRAINER):
+        best = [BEST, BEST_BF16] if name in PLAIN else []
+        for sides in (LADDER, TRAINER, *best):
             found = measure(name, sides, updates, options.rounds, options.threads)
             measurements += found
             print(table(found), flush=True)

@@ -27,6 +27,7 @@ import torch
 from lrl import DQN
 from lrl.benchmark import bare
 from lrl.benchmark.measure import Measurement, by_turns, compared, table, write
+from lrl.learner.loss import compiled_loss
 from lrl.memory import keep_freed_memory
 from lrl.networks import (
     CategoricalHead,
@@ -185,9 +186,7 @@ def make_module(workload: Workload, side: Side) -> DQN:
         env_spec=workload.spec,
     )
     if side.compiled:
-        for network in (module.online, module.target):
-            network.encoder.compile()
-            network.head.compile()
+        module.loss_of = compiled_loss(module.device)
     return module
 
 

@@ -95,3 +95,18 @@ def _check_device(name: str) -> None:
             f"inference.devices: {name!r} cannot be used here ({error}); use 'cpu', 'cuda', or "
             "'cuda:1' for the second of several"
         )
+
+
+def check_target_update(period_learner_steps: int, tau: float) -> None:
+    """Check the settings of the target network.
+
+    Raises:
+        ConfigError: One is out of its range.
+    """
+    if period_learner_steps < 1:
+        raise ConfigError(
+            "model.target_update_period_learner_steps must be at least 1, got "
+            f"{period_learner_steps}"
+        )
+    if not 0.0 < tau <= 1.0:
+        raise ConfigError(f"model.target_update_tau must be above 0 and at most 1, got {tau}")

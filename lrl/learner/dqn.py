@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from lrl.evaluation import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
+from lrl.learner.checks import check_target_update
 from lrl.learner.compatibility import check_fits
 from lrl.learner.finite import FiniteGuard, cheap_norm
+from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
 from lrl.learner.stamp import STAMP_KEY, other_protocol
 from lrl.learner.updates import check_updates_per_step, learn
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
@@ -46,6 +48,8 @@ class DQN(L.LightningModule):
         target_update_period_learner_steps: Learner steps between updates of the target network.
         target_update_tau: Share of the online network in each update: 1 copies it (hard update),
             smaller values average (soft update).
+        compile_loss: Compile the loss with torch.compile, which pays for small networks and takes
+            half a minute at the start; it draws other random numbers than the loss as it is.
         updates_per_step: Learner steps in one training step of Lightning, each with a batch of its
             own: saves small networks most of what the Trainer does in between (docs/speed.md).
         env_spec: The environment's specification; taken from the datamodule where not given.
@@ -67,10 +71,11 @@ class DQN(L.LightningModule):
         target_update_period_learner_steps: int = 1000,
         target_update_tau: float = 1.0,
         updates_per_step: int = 1,
+        compile_loss: bool = False,
         env_spec: EnvSpec | None = None,
     ) -> None:
         super().__init__()
-        _check_target_update(target_update_period_learner_steps, target_update_tau)
+        check_target_update(target_update_period_learner_steps, target_update_tau)
         if updates_per_step < 1:
             raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
@@ -85,6 +90,7 @@ class DQN(L.LightningModule):
         self.target_update_period_learner_steps = target_update_period_learner_steps
         self.target_update_tau = target_update_tau
         self.updates_per_step = updates_per_step
+        self.loss_of: LossFunction = weighted_loss
         self.automatic_optimization = updates_per_step == 1
         self.env_spec = _as_spec(env_spec)
         self.statistics: dict[str, Tensor] = {}
@@ -99,6 +105,7 @@ class DQN(L.LightningModule):
                 "target_update_period_learner_steps": int(target_update_period_learner_steps),
                 "target_update_tau": float(target_update_tau),
                 "updates_per_step": int(updates_per_step),
+                "compile_loss": bool(compile_loss),
                 "env_spec": self.env_spec and asdict(self.env_spec),
             },
             logger=False,
@@ -149,10 +156,16 @@ class DQN(L.LightningModule):
         }
 
     def on_fit_start(self) -> None:
-        """Find the run's folder, in which a batch lands whose loss is not finite."""
+        """Find the run's folder, in which a batch lands whose loss is not finite; compile."""
         check_updates_per_step(self, self.trainer)
+        if self.hparams["compile_loss"]:
+            self.loss_of = compiled_loss(self.device)
         self.finite.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
         self.finite.rank = self.trainer.global_rank
+
+    def on_fit_end(self) -> None:
+        """Forget what was compiled, so that the module can be copied and sent to processes."""
+        self.loss_of = weighted_loss
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that are not finite; add the stamp, if a `ReplayDataModule` knows it."""
@@ -195,10 +208,7 @@ class DQN(L.LightningModule):
         """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler."""
         self.online.sample_noise()
         self.target.sample_noise()
-        with torch.no_grad():
-            target = self.bootstrap(batch, self.online, self.target)
-        td = self.online.head.td_loss(self.online(batch.observation), batch.action, target)
-        loss = (batch.weights * td.loss).mean()  # the only place where importance weights act
+        loss, td = self.loss_of(batch, self.online, self.target, self.bootstrap)
         if self._trainer is not None:  # else nobody would look at it
             self.finite.note(batch, td.loss, loss)
         if self._is_logging_step():
@@ -220,7 +230,7 @@ class DQN(L.LightningModule):
 
         Lightning's own clipping refuses fused optimizers under bf16; the norm is needed anyway.
         """
-        parameters = list(self.online.parameters())
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         needs_norm = gradient_clip_val or self._is_logging_step()
         norm: Any = (nn.utils.get_total_norm if needs_norm else cheap_norm)(gradients)
@@ -281,16 +291,6 @@ def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
     """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
     interval: int = getattr(trainer, "log_every_n_steps", 0)
     return interval > 0 and learner_step % interval == 0
-
-
-def _check_target_update(period_learner_steps: int, tau: float) -> None:
-    if period_learner_steps < 1:
-        raise ConfigError(
-            "model.target_update_period_learner_steps must be at least 1, got "
-            f"{period_learner_steps}"
-        )
-    if not 0.0 < tau <= 1.0:
-        raise ConfigError(f"model.target_update_tau must be above 0 and at most 1, got {tau}")
 
 
 def _as_spec(spec: EnvSpec | Mapping[str, Any] | None) -> EnvSpec | None:

@@ -23,6 +23,7 @@ class QNetwork(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self._noisy = [part for part in self.modules() if isinstance(part, NoisyLinear)]
 
     def forward(self, observation: Tensor) -> Any:
         """Return the head's values, `[batch, actions, ...]` or a tuple."""
@@ -34,9 +35,8 @@ class QNetwork(nn.Module):
 
     def sample_noise(self) -> None:
         """Draw new noise in every noisy layer, from torch's global generator."""
-        for module in self.modules():
-            if isinstance(module, NoisyLinear):
-                module.sample_noise()
+        for layer in self._noisy:
+            layer.sample_noise()
 
 
 @dataclass(frozen=True)

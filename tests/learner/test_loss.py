@@ -1,0 +1,65 @@
+"""The loss of a batch, and the loss compiled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers.training_runs import quiet
+
+from lrl.benchmark.learner import WORKLOADS, Side, make_batch, make_module
+from lrl.learner.loss import compiled_loss, weighted_loss
+from lrl.types import ConfigError
+
+pytestmark = quiet
+
+
+def test_importance_weights_scale_the_rows():
+    module = make_module(WORKLOADS["mlp"], Side())
+    batch = make_batch(WORKLOADS["mlp"], seed=0)
+    batch.weights.uniform_()
+    loss, td = weighted_loss(batch, module.online, module.target, module.bootstrap)
+    assert loss.item() == pytest.approx((batch.weights * td.loss).mean().item())
+    assert td.priority.shape == batch.weights.shape
+
+
+_COMPARED = """
+import os, sys
+import torch
+from lrl.benchmark.learner import WORKLOADS, Side, make_batch, make_module
+from lrl.learner.loss import compiled_loss, weighted_loss
+from lrl.testing.leftovers import descendants
+
+workload = WORKLOADS[sys.argv[1]]
+module, batch = make_module(workload, Side()), make_batch(workload, seed=0)
+gradients, results = [], []
+for function in (weighted_loss, compiled_loss(module.device)):
+    module.zero_grad()
+    loss, td = function(batch, module.online, module.target, module.bootstrap)
+    loss.backward()
+    gradients.append([p.grad.clone() for p in module.online.parameters()])
+    results.append([loss.detach(), td.priority])
+torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+assert not descendants(os.getpid())
+print("the same")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["mlp", "c51"])
+def test_compiled_it_is_the_same_and_leaves_no_process(name):
+    # Elsewhere: torch cannot compile what these tests check the types of.
+    command = [sys.executable, "-c", _COMPARED, name]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.stdout == "the same\n", ended.stderr
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ConfigError, match=r"there is no C\+\+ compiler"):
+        compiled_loss(torch.device("cpu"))

@@ -119,6 +119,12 @@ class Batch:
         """Return the batch on a device (Lightning calls this to move batches)."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
+    def split(self, size: int) -> list[Batch]:
+        """Return the parts of so many rows each, as views."""
+        names, tensors = zip(*((n, t) for n, t in vars(self).items() if t is not None), strict=True)
+        parts = zip(*(tensor.split(size) for tensor in tensors), strict=True)
+        return [Batch(**dict(zip(names, part, strict=True))) for part in parts]
+
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
         return self._map(lambda tensor: tensor.pin_memory())

@@ -72,6 +72,18 @@ def test_a_slice_of_rows_cuts_every_column_without_copying():
     assert dataclasses.replace(rows, action_mask=None)[1:3].action_mask is None
 
 
+def test_a_batch_is_split_into_views() -> None:
+    batch = masked_batch()
+    rows = len(batch.action)
+    parts = batch.split(1)
+    assert len(parts) == rows
+    for name, whole in vars(batch).items():
+        for index, part in enumerate(parts):
+            column = getattr(part, name)
+            assert column is whole is None or column.equal(whole[index : index + 1])
+    assert parts[0].reward.data_ptr() == batch.reward.data_ptr()
+
+
 def masked_batch() -> Batch:
     mask = torch.tensor([[True, False], [True, True]]).repeat(4, 1)
     return dataclasses.replace(random_batch(8), action_mask=mask, next_action_mask=~mask)

@@ -109,10 +109,18 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         """Return what one training step learns from."""
         if self._updates_per_step == 1:
             return self.next_batch()
-        return tuple(self.next_batch() for _ in range(self._updates_per_step))
+        batches: list[Batch] = []
+        while missing := self._updates_per_step - len(batches):
+            # Priorities are drawn from by strata of a batch.
+            batches += self._draw(1 if self.replay.needs_priorities else missing)
+        return tuple(batches)
 
     def next_batch(self) -> Batch:
         """Return the next batch, waiting for the actors where the rate limiter says so."""
+        return self._draw(1)[0]
+
+    def _draw(self, most: int) -> list[Batch]:
+        """Return as many batches as are earned, at least one: drawn together they cost less."""
         self._check()  # before actors are started for a run that is over
         source = self.start()
         source.take_waiting()
@@ -120,13 +128,16 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         if not self._can_sample():
             self._wait(source)
         started = time.perf_counter()
-        batch = self.replay.sample(self.batch_size)
+        earned = self.limiter.batches_earned() if most > 1 else 1
+        count = most if earned is None else min(most, earned)
+        rows = self.replay.sample(count * self.batch_size)
         if self._pin_memory:
-            batch = batch.pin_memory()
-        self.limiter.record_sample(self.batch_size)
-        self.batches += 1
+            rows = rows.pin_memory()
+        self.limiter.record_sample(len(rows.action))
+        self.batches += count
+        batches = rows.split(self.batch_size) if count > 1 else [rows]
         self.sample_seconds += time.perf_counter() - started
-        return batch
+        return batches
 
     def start(self) -> Source:
         """Start the actors, once; returns their source."""

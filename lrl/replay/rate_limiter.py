@@ -121,6 +121,14 @@ class RateLimiter:
             return True
         return self._earned() >= self._batch_size
 
+    def batches_earned(self) -> int | None:
+        """Return how many batches may be sampled at once; None for any number."""
+        if self._config.max_learner_steps_per_second is not None:
+            return int(self.can_sample())
+        if self._config.samples_per_insert is None and not self._warm_up_left:
+            return None
+        return 0 if self._warm_up_left else int(self._earned() // self._batch_size)
+
     def can_insert(self) -> bool:
         """Tell whether one more insert stays within the error buffer."""
         if self._warm_up_left or self._config.samples_per_insert is None:

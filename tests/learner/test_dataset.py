@@ -76,14 +76,20 @@ class CountingSource(Source):
 
 
 def make_dataset(
-    batch_size: int = 4, rows_per_wait: int = 1, capacity: int = 1000, **rate: Any
+    batch_size: int = 4,
+    rows_per_wait: int = 1,
+    capacity: int = 1000,
+    updates_per_step: int = 1,
+    sampler: PrioritizedSampler | None = None,
+    **rate: Any,
 ) -> ReplayDataset:
     config = RateLimiterConfig(**{"samples_per_insert": 2.0, "min_size_env_steps": 10, **rate})
     return ReplayDataset(
-        ReplayBuffer(SPEC, capacity, num_streams=1),
+        ReplayBuffer(SPEC, capacity, num_streams=1, sampler=sampler),
         RateLimiter(config, batch_size, rows_per_wait),
         batch_size,
         start_source=lambda dataset: CountingSource(dataset, rows_per_wait),
+        updates_per_step=updates_per_step,
     )
 
 
@@ -116,6 +122,38 @@ def test_refuses_the_workers_of_a_dataloader(monkeypatch):
     monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", object())  # as in a worker
     with pytest.raises(ConfigError, match=r"batch_size=None, num_workers=0"):
         iter(make_dataset())
+
+
+@pytest.mark.parametrize(
+    ("rows_per_wait", "rate", "drawn"),
+    [
+        (1, {}, [4, 4, 4, 4, 4, 4]),  # a batch each two steps
+        (5, {}, [8, 4, 8, 4]),  # 5 steps earn 2.5 batches
+        (20, {}, [12, 8, 4]),  # 10 steps after the warm-up earn 5
+        (1, {"samples_per_insert": None}, [12, 12]),
+        (20, {"max_learner_steps_per_second": 1e6}, [4, 4, 4, 4, 4, 4]),
+    ],
+)
+def test_batches_of_a_step_are_drawn_together_as_far_as_they_are_earned(
+    rows_per_wait, rate, drawn, monkeypatch
+):
+    sizes: list[int] = []
+    dataset = make_dataset(rows_per_wait=rows_per_wait, updates_per_step=3, **rate)
+    sample = dataset.replay.sample
+    monkeypatch.setattr(
+        dataset.replay, "sample", lambda size: (sizes.append(size), sample(size))[1]
+    )
+    for count in (3, 6):
+        batches = next(dataset)
+        assert [len(batch.action) for batch in batches] == [4, 4, 4]
+        assert dataset.batches == count
+    assert sizes == drawn
+
+
+def test_priorities_are_drawn_from_a_batch_at_a_time():
+    dataset = make_dataset(rows_per_wait=20, updates_per_step=3, sampler=PrioritizedSampler())
+    assert len(next(dataset)) == 3
+    assert dataset.replay._sampler._batches == 3
 
 
 def test_the_first_batch_waits_for_the_warm_up():

@@ -56,6 +56,9 @@ def test_equals_twin_and_never_deadlocks(
         can_sample, can_insert = limiter.can_sample(), limiter.can_insert()
         assert (can_sample, can_insert) == (twin.can_sample(batch_size), twin.can_insert())
         assert can_sample or can_insert
+        earned = limiter.batches_earned()
+        assert twin.can_sample(earned * batch_size) if earned else not can_sample
+        assert not twin.can_sample((earned + 1) * batch_size)
         if can_sample and (prefers_sample or not can_insert):
             limiter.record_sample(batch_size)
             twin.events.append(("sample", batch_size))
@@ -169,6 +172,16 @@ def test_maximum_rate() -> None:
     limiter.record_sample(4)  # late: the time is not made up for
     assert limiter.seconds_until_next_step() == pytest.approx(0.1)
     assert RateLimiter(RateLimiterConfig(), 4).seconds_until_next_step() == 0.0
+
+
+def test_how_many_batches_may_be_sampled_at_once() -> None:
+    paced = RateLimiter(RateLimiterConfig(None, None, 1, max_learner_steps_per_second=10.0), 4)
+    free = RateLimiter(RateLimiterConfig(None, min_size_env_steps=1), 4)
+    for limiter in (paced, free):
+        assert limiter.batches_earned() == 0
+        limiter.record_insert(5)
+    assert paced.batches_earned() == 1
+    assert free.batches_earned() is None
 
 
 def test_resume_continues() -> None:

@@ -24,13 +24,16 @@ SIDES: dict[str, list[str]] = {
     "lrl": [],
     "lrl, bf16": ["--trainer.precision", "bf16-mixed"],
     "lrl, synchronous": ["--data.actors.num_actors", "0"],
+    "lrl, synchronous, bf16": [
+        "--data.actors.num_actors", "0", "--trainer.precision", "bf16-mixed",
+    ],
     "cleanrl": [],
     "cleanrl, 1 thread": ["--threads", "1"],
     "sb3": [],
     "sb3, 1 thread": ["--threads", "1"],
     "tianshou": [],
     "tianshou, 1 thread": ["--threads", "1"],
-}
+}  # fmt: skip
 """Each with what is added to its command; torch's own number of threads is that of the cores."""
 
 

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 import torch
-from helpers.training_runs import quiet
+from helpers.training_runs import make_run, quiet, small_agent
 
 from lrl.benchmark.learner import WORKLOADS, Side, make_batch, make_module
-from lrl.learner.loss import compiled_loss, weighted_loss
-from lrl.types import ConfigError
+from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
+from lrl.types import Batch, ConfigError
 
 pytestmark = quiet
 
@@ -56,6 +56,20 @@ def test_compiled_it_is_the_same_and_leaves_no_process(name):
     command = [sys.executable, "-c", _COMPARED, name]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.stdout == "the same\n", ended.stderr
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_run_learns_by_the_compiled_loss_if_asked_to(tmp_path, monkeypatch, asked):
+    calls: list[Batch] = []
+
+    def compiled(device: torch.device) -> LossFunction:
+        assert device.type == "cpu"
+        return lambda batch, *rest: (calls.append(batch), weighted_loss(batch, *rest))[1]
+
+    monkeypatch.setattr("lrl.learner.dqn.compiled_loss", compiled)
+    run = make_run(tmp_path, module=small_agent(compile_loss=asked), max_steps=3).fit()
+    assert len(calls) == (3 if asked else 0)
+    assert run.module.loss_of is weighted_loss  # what is compiled cannot be pickled
 
 
 def test_without_a_compiler_it_says_so(monkeypatch):

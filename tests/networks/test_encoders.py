@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from lrl.networks import ConvEncoder, Encoder, ImpalaEncoder, MLPEncoder, NatureEncoder
+from lrl.networks.encoders import scaled
 from lrl.networks.layers import NoisyLinear
 from lrl.types import ConfigError
 
@@ -24,6 +25,35 @@ def test_nature_encoder_has_the_published_layers():
     )
     assert encoder.num_features == 512
     assert encoder(torch.zeros(2, 4, 84, 84, dtype=torch.uint8)).shape == (2, 512)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 6, 5), (3, 1, 6, 5), (3, 12), (2, 3, 4, 5, 6)])
+def test_bytes_are_scaled_whatever_their_layout(shape):
+    frames = torch.randint(0, 256, (shape[0], shape[1] + 1, *shape[2:]), dtype=torch.uint8)
+    frames = frames[:, 1:]  # as next observations lie in a batch
+    found = scaled(frames)
+    assert found.equal(frames.to(torch.float32) / 255.0)
+    if len(shape) == 4:
+        assert found.is_contiguous(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = scaled(frames)
+    assert found.is_contiguous()
+    assert found.equal(frames.to(torch.float32) / 255.0)
+
+
+def test_channels_last_frames_give_the_same_features_and_gradients():
+    torch.manual_seed(0)
+    encoder = NatureEncoder((4, 84, 84), hidden_size=None)
+    frames = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
+    found, expected = encoder(frames), encoder.encode(frames.to(torch.float32) / 255.0)
+    torch.testing.assert_close(found, expected)
+    factors = torch.randn_like(found)
+    weights = list(encoder.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad((found * factors).sum(), weights),
+        torch.autograd.grad((expected * factors).sum(), weights),
+        rtol=1e-4, atol=1e-4,
+    )  # fmt: skip
 
 
 def test_nature_encoder_takes_36_pixels_and_no_fewer():

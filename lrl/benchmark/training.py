@@ -1,0 +1,114 @@
+"""Training by number of actors and of environments: `python -m lrl.benchmark.training`.
+
+Every run is an `lrl fit` of its own, sides take turns, and a figure is the median of a run's logged
+intervals, the first half of which does not count. The ratio of learning to acting is low, one batch
+of 32 for 32 environment steps, so that acting matters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from lrl.benchmark.measure import Measurement, compared, table, write
+
+WORKLOADS = {
+    "cartpole": ["--data.env.id", "CartPole-v1", "--model.updates_per_step", "8"],
+    "pong": ["--data.env.id", "ALE/Pong-v5", "--model.encoder", "lrl.networks.NatureEncoder"],
+}
+SIDES = {
+    **{f"actors {actors} x 8": (actors, 8) for actors in (1, 2, 4, 8)},
+    **{f"actors 1 x {envs}": (1, envs) for envs in (1, 32)},
+    **{f"synchronous {envs}": (0, envs) for envs in (1, 8, 32)},
+}
+"""Number of actors and of environments of each."""
+FIGURES = {
+    "speed/env_steps_per_second": ("env steps/s", 1.0),
+    "speed/learner_steps_per_second": ("updates/s", 1.0),
+    "speed/learner_wait_fraction": ("% of time the learner waited", 100.0),
+    "speed/actor_wait_fraction": ("% of time actors waited", 100.0),
+}
+
+
+def run(workload: str, actors: int, envs: int, seconds: float) -> dict[str, float]:
+    """Train once and return what was logged, by the names of docs/metrics.md.
+
+    Raises:
+        RuntimeError: The run failed or logged nothing; what it said is in the message.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ended = subprocess.run(
+            [
+                sys.executable, "-m", "lrl", "fit", "--name", "run", "--runs", folder,
+                *WORKLOADS[workload],
+                "--data.actors.num_actors", str(actors),
+                "--data.actors.envs_per_actor", str(envs),
+                "--data.replay.capacity", "20000",
+                "--data.rate.samples_per_insert", "1",
+                "--trainer.accelerator", "cpu",
+                "--trainer.max_steps", "100000000",
+                "--trainer.max_time", f"00:00:00:{round(seconds):02d}",
+                "--trainer.limit_train_batches", "1000",
+                "--trainer.log_every_n_steps", "40",
+                "--trainer.enable_progress_bar", "false",
+                "--actor_learner.eval_interval_learner_steps", "0",
+                "--actor_learner.save_interval_learner_steps", "0",
+                "--actor_learner.sync_period_learner_steps", "40",
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        found = list(Path(folder).glob("run/*/metrics.csv"))
+        rows = list(csv.DictReader(found[0].open())) if found else []
+        if ended.returncode or len(rows) < 2:
+            raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
+        rows = rows[len(rows) // 2 :]
+        return {name: median(float(row[name] or 0.0) for row in rows) for name in FIGURES}
+
+
+def measure(workload: str, sides: Sequence[str], seconds: float, rounds: int) -> list[Measurement]:
+    """Train on every side in each round.
+
+    Args:
+        workload: A key of `WORKLOADS`.
+        sides: Keys of `SIDES`; the first is compared with.
+        seconds: Length of a run, below 60, start-up included.
+        rounds: Runs of each side.
+    """
+    runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side in sides:
+            runs[side].append(run(workload, *SIDES[side], seconds))
+    found: list[Measurement] = []
+    for name, (unit, scale) in FIGURES.items():
+        values = {side: [scale * one[name] for one in of_side] for side, of_side in runs.items()}
+        reference = sides[0] if scale == 1.0 else None  # shares may be 0
+        found += compared(f"training, {workload}", unit, values, reference)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table and, where asked, write it as JSON."""
+    parser = argparse.ArgumentParser(prog="lrl.benchmark.training", description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of a run, below 60")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args(arguments)
+    found: list[Measurement] = []
+    for workload in options.workloads:
+        new = measure(workload, options.sides, options.seconds, options.rounds)
+        print(table(new), flush=True)
+        found += new
+    if options.json is not None:
+        write(options.json, found)
+
+
+if __name__ == "__main__":
+    main()

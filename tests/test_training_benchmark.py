@@ -1,0 +1,47 @@
+"""The benchmark of training by number of actors and environments."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lrl.benchmark import training
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("actors", [0, 2])
+def test_a_run_is_measured(actors):
+    found = training.run("cartpole", actors, envs=2, seconds=15.0)
+    assert found.keys() == training.FIGURES.keys()
+    ratio = found["speed/env_steps_per_second"] / found["speed/learner_steps_per_second"]
+    assert ratio == pytest.approx(32, rel=0.5)  # one batch of 32 at a ratio of 1
+    assert 0.0 <= found["speed/learner_wait_fraction"] <= 1.0
+
+
+@pytest.mark.slow
+def test_what_a_run_said_is_shown_if_it_fails(monkeypatch):
+    monkeypatch.setitem(training.WORKLOADS, "none", ["--data.env.id", "NoSuch-v0"])
+    with pytest.raises(RuntimeError, match="NoSuch"):
+        training.run("none", 0, 1, 5.0)
+
+
+def test_the_table_has_every_figure_of_every_side(tmp_path, monkeypatch, capsys):
+    speeds = iter(range(1, 100))
+
+    def run(workload: str, actors: int, envs: int, seconds: float) -> dict[str, float]:
+        assert (workload, seconds) == ("pong", 7.0)
+        return dict.fromkeys(training.FIGURES, next(speeds) / 10)
+
+    monkeypatch.setattr(training, "run", run)
+    path = tmp_path / "found.json"
+    sides = ["--sides", "actors 1 x 1", "synchronous 8"]
+    rounds = ["--seconds", "7", "--rounds", "2"]
+    training.main(["--workloads", "pong", *sides, *rounds, "--json", str(path)])
+    found = json.loads(path.read_text())["measurements"]
+    assert len(found) == 2 * len(training.FIGURES)
+    first, other = found[:2]
+    assert (first["values"], other["values"]) == ([0.1, 0.3], [0.2, 0.4])
+    assert other["ratio"] == pytest.approx((2.0 + 4 / 3) / 2)
+    assert "% of time actors waited" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from torch import Tensor, nn
 
 from benchmark.tasks import Task, make_env
-from benchmark.window import Window
+from benchmark.window import Window, WindowOver
 
 
 class _Scale(nn.Module):
@@ -34,8 +35,18 @@ def make_network(task: Task, num_actions: int) -> nn.Module:
     )  # fmt: skip
 
 
-def train(task: Task, window: Window) -> None:
-    """Train until the window is over, which it raises."""
+def train(
+    task: Task, window: Window, epsilon: Callable[[int], float] | None = None, seed: int = 0
+) -> nn.Module:
+    """Train until the window is over; return the network.
+
+    Args:
+        task: What is learnt.
+        window: Ends it.
+        epsilon: Of an environment step; None for the task's own.
+        seed: Of everything random.
+    """
+    torch.manual_seed(seed)
     envs = gym.vector.SyncVectorEnv(
         [lambda: make_env(task, window)], autoreset_mode=gym.vector.AutoresetMode.SAME_STEP
     )
@@ -47,16 +58,21 @@ def train(task: Task, window: Window) -> None:
         task.capacity, envs.single_observation_space, space, "cpu",
         optimize_memory_usage=task.is_atari, handle_timeout_termination=False,
     )  # fmt: skip
-    rng = np.random.default_rng(0)
-    observation, _ = envs.reset(seed=0)
+    rng = np.random.default_rng(seed)
+    space.seed(seed)
+    observation, _ = envs.reset(seed=seed)
     step = 0
     while True:
-        if step < task.warm_up or rng.random() < task.epsilon:
+        chance = epsilon(step) if epsilon else task.epsilon
+        if step < task.warm_up or rng.random() < chance:
             action = np.array([space.sample()])
         else:
             with torch.no_grad():
                 action = online(torch.as_tensor(observation)).argmax(dim=1).numpy()
-        following, reward, terminated, truncated, infos = envs.step(action)
+        try:
+            following, reward, terminated, truncated, infos = envs.step(action)
+        except WindowOver:
+            return online
         last = following.copy()
         if truncated.any():
             last[0] = infos["final_obs"][0]

@@ -27,6 +27,20 @@ def test_runs_that_a_file_holds_are_left_out(tmp_path, monkeypatch, capsys):
     ]
 
 
+def test_rows_of_another_recipe_are_not_its_runs(tmp_path, capsys):
+    path = tmp_path / "solved.csv"
+    now = solve.recipe("sb3")
+    path.write_text(
+        "side,recipe,seed,seconds,score\n"
+        f"sb3,{now},1,30.0,500.0\nsb3,0123abcd,0,1.0,500.0\nsb3,{now},0,40.0,100.0\n"
+    )
+    solve.main(["--sides", "sb3", "--seeds", "0", "1", "--csv", str(path)])
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "| sb3 | 100.0, 500.0 | 1 of 2 | 35 | 30 to 40 |"
+    )
+
+
 def test_a_policy_is_scored_over_test_episodes():
     def balance(observation: np.ndarray) -> int:
         return int(observation[2] + 0.5 * observation[3] > 0)
@@ -36,6 +50,6 @@ def test_a_policy_is_scored_over_test_episodes():
 
 
 def test_what_a_peer_said_is_shown_if_it_fails(monkeypatch):
-    monkeypatch.setattr(solve.sys, "executable", "false")
-    with pytest.raises(RuntimeError, match="sb3 gave no figure"):
+    monkeypatch.setattr(solve.sys, "executable", "echo")
+    with pytest.raises(RuntimeError, match=r"gave no figure:\n-m benchmark.solve --alone sb3 0"):
         solve.measure("sb3", 0)

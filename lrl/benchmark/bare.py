@@ -1,4 +1,4 @@
-"""The fastest loop of plain torch that we could write for DQN: what lrl's own updates are held to.
+"""The fastest loop of plain, uncompiled torch that we could write: lrl's updates are held to it.
 
 It holds a network, its target and an optimizer, and nothing that a library needs beside them: no
 module of Lightning, no head, no priorities, no look for NaN.

@@ -95,16 +95,12 @@ TRAINER = {
     "raw": Side(),
     "Trainer, 1 update a step": Side(trainer=True),
     "Trainer, 8 updates a step": Side(trainer=True, updates_per_step=8),
-}
-BEST = {
     "plain torch": Side(plain=True),
-    "raw": Side(),
-    "Trainer, 1 update a step": Side(trainer=True),
 }
-BEST_BF16 = {
-    "plain torch, bf16": Side(plain=True, bf16=True),
+TRAINER_BF16 = {
     "raw, bf16": Side(bf16=True),
     "Trainer, bf16": Side(trainer=True, bf16=True),
+    "plain torch, bf16": Side(plain=True, bf16=True),
 }
 PLAIN = {"mlp": bare.make_mlp, "nature": bare.Nature, "nature_256": bare.Nature}
 """Networks of plain torch, of the workloads that have one."""
@@ -161,7 +157,7 @@ def serve(pipe: Connection, name: str, side: Side, threads: int) -> None:
     if side.keeps_memory:
         keep_freed_memory()
     if not side.channels_last:
-        encoders.scaled = lambda frames: frames.to(torch.float32).div_(255.0)
+        encoders.ConvEncoder.takes_channels_last = False
     workload = WORKLOADS[name]
     batches = [make_batch(workload, seed) for seed in range(_PARTS)]
     windows = Windows(pipe, batches, side.updates_per_step)
@@ -186,7 +182,7 @@ def make_module(workload: Workload, side: Side) -> DQN:
         env_spec=workload.spec,
     )
     if side.compiled:
-        module.loss_of = compiled_loss(module.device)
+        module.loss_of = compiled_loss(module)
     return module
 
 
@@ -246,11 +242,12 @@ def measure(
 
     Args:
         name: A key of `WORKLOADS`.
-        sides: Ways to make the updates.
+        sides: Ways to make the updates; plain torch only where `PLAIN` has a network of it.
         updates: Learner steps of a window, a multiple of every `updates_per_step`.
         rounds: Windows of each side.
         threads: Of torch.
     """
+    sides = {label: side for label, side in sides.items() if name in PLAIN or not side.plain}
     with contextlib.ExitStack() as stack:
         windows = {
             label: stack.enter_context(running(name, side, threads, updates))
@@ -278,8 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measurements: list[Measurement] = []
     for name in options.workloads:
         updates = updates_in(name, options.seconds)
-        best = [BEST, BEST_BF16] if name in PLAIN else []
-        for sides in (LADDER, TRAINER, *best):
+        for sides in (LADDER, TRAINER, TRAINER_BF16):
             found = measure(name, sides, updates, options.rounds, options.threads)
             measurements += found
             print(table(found), flush=True)

@@ -68,7 +68,7 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> dict[str, floa
         if ended.returncode or len(rows) < 2:
             raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
         rows = rows[len(rows) // 2 :]
-        return {name: median(float(row[name] or 0.0) for row in rows) for name in FIGURES}
+        return {name: median(float(row[name]) for row in rows) for name in FIGURES}
 
 
 def measure(workload: str, sides: Sequence[str], seconds: float, rounds: int) -> list[Measurement]:

@@ -31,10 +31,10 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         limiter: Holds the ratio of learning to acting.
         batch_size: Transitions in a batch.
         start_source: Builds the source of rows at the first batch.
-        check: Called while waiting and before each batch; raises when the run should stop.
+        check: Called while waiting and before each draw; raises when the run should stop.
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
-        anneal: Called before each batch; sets what changes in the replay during a run.
+        anneal: Called before each draw; sets what changes in the replay during a run.
         updates_per_step: Batches of one training step; more than one come as a tuple.
 
     Attributes:
@@ -111,8 +111,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
             return self.next_batch()
         batches: list[Batch] = []
         while missing := self._updates_per_step - len(batches):
-            # Priorities are drawn from by strata of a batch.
-            batches += self._draw(1 if self.replay.needs_priorities else missing)
+            batches += self._draw(missing if self.replay.draws_independently else 1)
         return tuple(batches)
 
     def next_batch(self) -> Batch:

@@ -48,10 +48,10 @@ class DQN(L.LightningModule):
         target_update_period_learner_steps: Learner steps between updates of the target network.
         target_update_tau: Share of the online network in each update: 1 copies it (hard update),
             smaller values average (soft update).
-        compile_loss: Compile the loss with torch.compile, which pays for small networks and takes
-            half a minute at the start; it draws other random numbers than the loss as it is.
         updates_per_step: Learner steps in one training step of Lightning, each with a batch of its
             own: saves small networks most of what the Trainer does in between (docs/speed.md).
+        compile_loss: Compile the loss with torch.compile, which pays for small networks and takes
+            half a minute at the start (docs/speed.md).
         env_spec: The environment's specification; taken from the datamodule where not given.
     """
 
@@ -159,13 +159,13 @@ class DQN(L.LightningModule):
         """Find the run's folder, in which a batch lands whose loss is not finite; compile."""
         check_updates_per_step(self, self.trainer)
         if self.hparams["compile_loss"]:
-            self.loss_of = compiled_loss(self.device)
+            self.loss_of = compiled_loss(self)
         self.finite.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
         self.finite.rank = self.trainer.global_rank
 
-    def on_fit_end(self) -> None:
-        """Forget what was compiled, so that the module can be copied and sent to processes."""
-        self.loss_of = weighted_loss
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was compiled, which cannot be pickled."""
+        return {**super().__getstate__(), "loss_of": weighted_loss}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that are not finite; add the stamp, if a `ReplayDataModule` knows it."""

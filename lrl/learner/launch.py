@@ -56,7 +56,7 @@ def _synchronous_envs(data: ReplayDataModule, dataset: ReplayDataset) -> StreamE
     """Build the environments, in single ones if they are saved, or were."""
     count = data.actors.envs_per_actor
     if not (saves_replay(data.trainer) or dataset.restores_actor):
-        # Nothing else runs while they step.
+        # The learner waits while they step.
         return make_envs(data.env, count, training=True, num_threads=torch.get_num_threads())
     singles = [make_envs(data.env, 1, training=True) for _ in range(count)]
     return RestorableEnvs(singles, TRAINING_SEED_FLOOR)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +16,10 @@ from lrl.networks import QNetwork
 from lrl.networks.heads import TDLoss
 from lrl.types import Batch, ConfigError
 
+if TYPE_CHECKING:
+    from lrl.learner.dqn import DQN
+
+_COMPILERS = {"darwin": "clang++", "win32": "cl"}  # those that torch looks for
 LossFunction = Callable[[Batch, QNetwork, QNetwork, BootstrapRule], tuple[Tensor, TDLoss]]
 
 
@@ -27,17 +33,21 @@ def weighted_loss(
     return (batch.weights * td.loss).mean(), td  # the only place where importance weights act
 
 
-def compiled_loss(device: torch.device) -> LossFunction:
+def compiled_loss(module: DQN) -> LossFunction:
     """Return `weighted_loss` as torch compiles it, at its first call, which takes half a minute.
 
     Raises:
-        ConfigError: There is no compiler for a learner on a CPU.
+        ConfigError: The module would not use it, or there is no compiler for a learner on a CPU.
     """
-    if device.type == "cpu" and not any(
-        shutil.which(name) for name in (os.environ.get("CXX") or "g++", "g++", "clang++", "cl")
-    ):
+    if module.replaces("compute_loss"):
         raise ConfigError(
-            "model.compile_loss is true, but there is no C++ compiler: install g++ or clang++, or "
-            "set it to false"
+            f"model.compile_loss is true, but {type(module).__name__} has a compute_loss of its "
+            "own, which it does not compile: set it to false, or decorate that with torch.compile"
+        )
+    compiler = os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
+    if module.device.type == "cpu" and not shutil.which(compiler):
+        raise ConfigError(
+            f"model.compile_loss is true, but there is no C++ compiler {compiler}: install it, "
+            "name another in the environment variable CXX, or set compile_loss to false"
         )
     return torch.compile(weighted_loss)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ class Encoder(nn.Module, ABC):
     """
 
     num_features: int
+    takes_channels_last: ClassVar[bool] = False
+    """Whether images of bytes may arrive in torch's memory format channels last."""
 
     @abstractmethod
     def encode(self, observation: Tensor) -> Tensor:
@@ -31,21 +34,21 @@ class Encoder(nn.Module, ABC):
     def forward(self, observation: Tensor) -> Tensor:
         """Return the features; uint8 observations are divided by 255 here and nowhere else."""
         if observation.dtype == torch.uint8:
-            observation = scaled(observation)
+            observation = scaled(observation, self.takes_channels_last)
         elif observation.dtype == torch.bool:
             observation = observation.to(torch.float32)
         return self.encode(observation)
 
 
-def scaled(observation: Tensor) -> Tensor:
+def scaled(observation: Tensor, takes_channels_last: bool) -> Tensor:
     """Return uint8 values divided by 255, of images in the memory format that suits the processor.
 
     Convolutions in float32 on a CPU are faster with channels last, and follow their input. Frames
-    are interleaved while they are bytes, which takes a third of the time of doing so while
-    converting them. In bfloat16 channels last is slower (docs/benchmarks.md).
+    are interleaved while they are bytes, which is faster than to do so while converting them. In
+    bfloat16 channels last is slower.
     """
     device = observation.device.type
-    if observation.dim() == 4 and device == "cpu" and not torch.is_autocast_enabled(device):
+    if takes_channels_last and device == "cpu" and not torch.is_autocast_enabled(device):
         observation = torch.stack(observation.unbind(1), -1).permute(0, 3, 1, 2)
     return observation.to(torch.float32).div_(255.0)
 
@@ -99,6 +102,8 @@ class ConvEncoder(Encoder):
         noisy: Make the fully connected layer a noisy one.
         noisy_sigma: Initial standard deviation of its noise, times the root of its inputs.
     """
+
+    takes_channels_last = True
 
     def __init__(
         self,
@@ -175,6 +180,8 @@ class ImpalaEncoder(Encoder):
         noisy: Make that layer a noisy one.
         noisy_sigma: Initial standard deviation of its noise, times the root of its inputs.
     """
+
+    takes_channels_last = True
 
     def __init__(
         self,

@@ -86,6 +86,7 @@ class ReplayBuffer:
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         self._transitions = Transitions(self.streams, spec.frame_stack, n_step, gamma)
         self._sampler = sampler if sampler is not None else UniformSampler()
+        self.draws_independently = self._sampler.draws_independently
         if self._sampler.needs_priorities:
             self._sampler.attach(self._transitions)
         self._generator = torch.Generator().manual_seed(seed)

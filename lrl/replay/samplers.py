@@ -27,6 +27,8 @@ class Sampler(ABC):
     """
 
     needs_priorities: ClassVar[bool] = False
+    draws_independently: ClassVar[bool] = False
+    """Whether a large batch, cut into parts, is as good as batches of their size."""
     """Whether the learner has to send priorities back, and rows are reported."""
 
     minimum_of_ranks: Callable[[float], float] | None = None
@@ -107,6 +109,7 @@ class UniformSampler(Sampler):
     samplable, all rows are looked through instead, so a draw always ends.
     """
 
+    draws_independently = True
     max_rounds: ClassVar[int] = 32
     """Rejection rounds before all rows are looked through."""
 

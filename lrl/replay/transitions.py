@@ -41,7 +41,7 @@ class Transitions:
         self.frame_stack = frame_stack
         self.n_step = n_step
         self.gamma = gamma
-        self._known: tuple[int, int, int] | None = None
+        self._known: tuple[tuple[int, int], int] | None = None
 
     def samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
         """Tell which keys `[count, 2]` may be sampled now; overwritten and future rows may not."""
@@ -59,16 +59,18 @@ class Transitions:
     def any_samplable(self) -> bool:
         """Tell whether at least one row may be sampled; costs little once one was found."""
         if self._known is not None:
-            stream, first_row, n_step = self._known
+            (stream, row), n_step = self._known
             # A row that may be sampled stays so while its stack is stored.
-            if n_step == self.n_step and first_row >= self.streams.oldest[stream]:
+            first = row - self.frame_stack + 1
+            is_stored = self.streams.oldest[stream] <= first and row < self.streams.counts[stream]
+            if n_step == self.n_step and is_stored:
                 return True
         self._known = None
         for keys in self.streams.all_keys(chunk_rows=4096):
             found = keys[self.stored_samplable(keys)]
             if len(found):
                 stream, row = found[-1]
-                self._known = int(stream), int(row) - self.frame_stack + 1, self.n_step
+                self._known = (int(stream), int(row)), self.n_step
                 return True
         return False
 

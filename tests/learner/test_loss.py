@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import torch
 from helpers.training_runs import make_run, quiet, small_agent
 
 from lrl.benchmark.learner import WORKLOADS, Side, make_batch, make_module
+from lrl.learner.dqn import DQN
 from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
 from lrl.types import Batch, ConfigError
 
@@ -35,7 +38,7 @@ from lrl.testing.leftovers import descendants
 workload = WORKLOADS[sys.argv[1]]
 module, batch = make_module(workload, Side()), make_batch(workload, seed=0)
 gradients, results = [], []
-for function in (weighted_loss, compiled_loss(module.device)):
+for function in (weighted_loss, compiled_loss(module)):
     module.zero_grad()
     loss, td = function(batch, module.online, module.target, module.bootstrap)
     loss.backward()
@@ -50,6 +53,7 @@ print("the same")
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("name", ["mlp", "c51"])
 def test_compiled_it_is_the_same_and_leaves_no_process(name):
     # Elsewhere: torch cannot compile what these tests check the types of.
@@ -62,18 +66,33 @@ def test_compiled_it_is_the_same_and_leaves_no_process(name):
 def test_a_run_learns_by_the_compiled_loss_if_asked_to(tmp_path, monkeypatch, asked):
     calls: list[Batch] = []
 
-    def compiled(device: torch.device) -> LossFunction:
-        assert device.type == "cpu"
+    def compiled(module: DQN) -> LossFunction:
+        assert module.device.type == "cpu"
         return lambda batch, *rest: (calls.append(batch), weighted_loss(batch, *rest))[1]
 
     monkeypatch.setattr("lrl.learner.dqn.compiled_loss", compiled)
     run = make_run(tmp_path, module=small_agent(compile_loss=asked), max_steps=3).fit()
     assert len(calls) == (3 if asked else 0)
-    assert run.module.loss_of is weighted_loss  # what is compiled cannot be pickled
+    assert pickle.loads(pickle.dumps(run.module)).loss_of is weighted_loss
+
+
+class OwnLoss(DQN):
+    def compute_loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return super().compute_loss(batch)
+
+
+def test_a_loss_of_your_own_is_not_compiled(tmp_path):
+    run = make_run(tmp_path, module=OwnLoss(compile_loss=True), max_steps=3)
+    with pytest.raises(ConfigError, match="OwnLoss has a compute_loss of its own"):
+        run.fit()
 
 
 def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(ConfigError, match=r"there is no C\+\+ compiler"):
-        compiled_loss(torch.device("cpu"))
+    module = make_module(WORKLOADS["mlp"], Side())
+    with pytest.raises(ConfigError, match=r"there is no C\+\+ compiler (g\+\+|clang\+\+|cl):"):
+        compiled_loss(module)
+    monkeypatch.setenv("CXX", "/missing")
+    with pytest.raises(ConfigError, match="compiler /missing"):
+        compiled_loss(module)

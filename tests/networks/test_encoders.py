@@ -31,20 +31,37 @@ def test_nature_encoder_has_the_published_layers():
 def test_bytes_are_scaled_whatever_their_layout(shape):
     frames = torch.randint(0, 256, (shape[0], shape[1] + 1, *shape[2:]), dtype=torch.uint8)
     frames = frames[:, 1:]  # as next observations lie in a batch
-    found = scaled(frames)
-    assert found.equal(frames.to(torch.float32) / 255.0)
+    expected = frames.to(torch.float32) / 255.0
+    assert scaled(frames, takes_channels_last=False).is_contiguous()
+    assert scaled(frames, takes_channels_last=False).equal(expected)
     if len(shape) == 4:
+        found = scaled(frames, takes_channels_last=True)
+        assert found.equal(expected)
         assert found.is_contiguous(memory_format=torch.channels_last)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = scaled(frames)
-    assert found.is_contiguous()
-    assert found.equal(frames.to(torch.float32) / 255.0)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = scaled(frames, takes_channels_last=True)
+        assert found.is_contiguous()
+        assert found.equal(expected)
+
+
+def test_an_encoder_of_your_own_gets_frames_as_they_lie():
+    class Own(Encoder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(4, 2, 3)
+            self.num_features = 2 * 8 * 8
+
+        def encode(self, observation: torch.Tensor) -> torch.Tensor:
+            return self.convolution(observation).view(len(observation), -1)
+
+    assert Own()(torch.zeros(3, 4, 10, 10, dtype=torch.uint8)).shape == (3, 128)
 
 
 def test_channels_last_frames_give_the_same_features_and_gradients():
     torch.manual_seed(0)
     encoder = NatureEncoder((4, 84, 84), hidden_size=None)
     frames = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
+    assert NatureEncoder.takes_channels_last
     found, expected = encoder(frames), encoder.encode(frames.to(torch.float32) / 255.0)
     torch.testing.assert_close(found, expected)
     factors = torch.randn_like(found)

@@ -67,6 +67,8 @@ def test_truncated_row_waits_for_its_boundary_row() -> None:
     assert not buffer.can_sample()
     buffer.append(pack([(0, rows[1])]))
     assert buffer.can_sample()
+    buffer.streams.clear()
+    assert not buffer.can_sample()
 
 
 def test_life_loss_ends_the_target_but_not_the_stream() -> None:

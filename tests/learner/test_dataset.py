@@ -145,15 +145,18 @@ def test_batches_of_a_step_are_drawn_together_as_far_as_they_are_earned(
     )
     for count in (3, 6):
         batches = next(dataset)
+        assert isinstance(batches, tuple)
         assert [len(batch.action) for batch in batches] == [4, 4, 4]
         assert dataset.batches == count
     assert sizes == drawn
 
 
 def test_priorities_are_drawn_from_a_batch_at_a_time():
-    dataset = make_dataset(rows_per_wait=20, updates_per_step=3, sampler=PrioritizedSampler())
-    assert len(next(dataset)) == 3
-    assert dataset.replay._sampler._batches == 3
+    sampler = PrioritizedSampler()
+    dataset = make_dataset(rows_per_wait=20, updates_per_step=3, sampler=sampler)
+    batches = next(dataset)
+    assert isinstance(batches, tuple)
+    assert len(batches) == sampler._batches == 3
 
 
 def test_the_first_batch_waits_for_the_warm_up():

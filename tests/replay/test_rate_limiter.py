@@ -57,6 +57,7 @@ def test_equals_twin_and_never_deadlocks(
         assert (can_sample, can_insert) == (twin.can_sample(batch_size), twin.can_insert())
         assert can_sample or can_insert
         earned = limiter.batches_earned()
+        assert earned is not None
         assert twin.can_sample(earned * batch_size) if earned else not can_sample
         assert not twin.can_sample((earned + 1) * batch_size)
         if can_sample and (prefers_sample or not can_insert):

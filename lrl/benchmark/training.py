@@ -64,7 +64,10 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> dict[str, floa
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         found = list(Path(folder).glob("run/*/metrics.csv"))
-        rows = list(csv.DictReader(found[0].open())) if found else []
+        rows: list[dict[str, str]] = []
+        for path in found:
+            with path.open(newline="") as file:
+                rows += csv.DictReader(file)
         if ended.returncode or len(rows) < 2:
             raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
         rows = rows[len(rows) // 2 :]

@@ -97,8 +97,8 @@ def _check_device(name: str) -> None:
         )
 
 
-def check_target_update(period_learner_steps: int, tau: float) -> None:
-    """Check the settings of the target network.
+def check_periods(period_learner_steps: int, tau: float, updates_per_step: int) -> None:
+    """Check the numbers of the agent: of its target network, and updates of a training step.
 
     Raises:
         ConfigError: One is out of its range.
@@ -108,5 +108,7 @@ def check_target_update(period_learner_steps: int, tau: float) -> None:
             "model.target_update_period_learner_steps must be at least 1, got "
             f"{period_learner_steps}"
         )
+    if updates_per_step < 1:
+        raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")
     if not 0.0 < tau <= 1.0:
         raise ConfigError(f"model.target_update_tau must be above 0 and at most 1, got {tau}")

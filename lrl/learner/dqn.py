@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lrl.evaluation import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
-from lrl.learner.checks import check_target_update
+from lrl.learner.checks import check_periods
 from lrl.learner.compatibility import check_fits
 from lrl.learner.finite import FiniteGuard, cheap_norm
 from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
@@ -75,9 +75,7 @@ class DQN(L.LightningModule):
         env_spec: EnvSpec | None = None,
     ) -> None:
         super().__init__()
-        check_target_update(target_update_period_learner_steps, target_update_tau)
-        if updates_per_step < 1:
-            raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")
+        check_periods(target_update_period_learner_steps, target_update_tau, updates_per_step)
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)

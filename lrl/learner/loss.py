@@ -1,4 +1,4 @@
-"""The loss of a batch: a function of tensors alone, which torch can compile."""
+"""The loss of a batch: a function of its own, which torch can compile."""
 
 from __future__ import annotations
 

@@ -27,9 +27,10 @@ class Sampler(ABC):
     """
 
     needs_priorities: ClassVar[bool] = False
+    """Whether the learner has to send priorities back, and rows are reported."""
+
     draws_independently: ClassVar[bool] = False
     """Whether a large batch, cut into parts, is as good as batches of their size."""
-    """Whether the learner has to send priorities back, and rows are reported."""
 
     minimum_of_ranks: Callable[[float], float] | None = None
     """With several learner ranks: takes this one's number, returns the smallest of all. Each rank

@@ -10,9 +10,9 @@ import torch
 
 from lrl.callbacks.logging import log_metrics
 from lrl.callbacks.weight_sync import WeightSync
+from lrl.learner.checks import is_logging_step
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.dqn import is_logging_step
 from lrl.learner.sources import mean
 
 

@@ -17,25 +17,41 @@ class BootstrapRule(ABC):
     """Say what the value of an action is learnt from.
 
     A rule gives a policy over next actions, never a number, and knows nothing of how values are
-    represented: so every head works with every rule.
+    represented: so every head works with every rule. What it needs of the target network is asked
+    apart, because of several batches that can be had in one pass.
     """
 
     adds_bonus: ClassVar[bool] = False
     """Whether it adds to the values of next actions, which are then values, not rescaled ones."""
 
     @abstractmethod
-    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
-        """Return the target of a batch; called without gradient."""
+    def ask(self, batch: Batch, target: QNetwork) -> Any:
+        """Return what the rule needs of the target network; called without gradient.
+
+        Tensors, or tuples of them, with a row for each of the batch, or with one row for all.
+        """
+
+    @abstractmethod
+    def __call__(self, batch: Batch, online: QNetwork, answer: Any) -> Target:
+        """Return the target of a batch; called without gradient.
+
+        Args:
+            batch: The transitions.
+            online: The network that learns.
+            answer: What `ask` returned of the batch.
+        """
 
 
 class MaxBootstrap(BootstrapRule):
     """The target network's best action: Q-learning (Mnih et al. 2015)."""
 
-    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
+    def ask(self, batch: Batch, target: QNetwork) -> tuple[Any, Tensor]:
+        """Return values and expected values of the next observations."""
+        return target.head.target_and_q_values(target.encoder(batch.next_observation))
+
+    def __call__(self, batch: Batch, online: QNetwork, answer: tuple[Any, Tensor]) -> Target:
         """Return a target with the greedy policy of the target network."""
-        features = target.encoder(batch.next_observation)
-        next_values, next_q = target.head.target_and_q_values(features)
-        return greedy_target(batch, next_values, next_q)
+        return greedy_target(batch, *answer)
 
 
 class DoubleBootstrap(BootstrapRule):
@@ -44,10 +60,13 @@ class DoubleBootstrap(BootstrapRule):
     Reference: van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461, equation 4.
     """
 
-    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
+    def ask(self, batch: Batch, target: QNetwork) -> Any:
+        """Return values of the next observations."""
+        return target.head.target_values(target.encoder(batch.next_observation))
+
+    def __call__(self, batch: Batch, online: QNetwork, answer: Any) -> Target:
         """Return a target with the greedy policy of the online network."""
-        next_values = target.head.target_values(target.encoder(batch.next_observation))
-        return greedy_target(batch, next_values, online.q_values(batch.next_observation))
+        return greedy_target(batch, answer, online.q_values(batch.next_observation))
 
 
 class MunchausenBootstrap(BootstrapRule):
@@ -76,12 +95,19 @@ class MunchausenBootstrap(BootstrapRule):
         self.temperature = temperature
         self.clip = clip
 
-    def __call__(self, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
-        """Return a target with the softmax policy of the target network and both bonuses."""
+    def ask(self, batch: Batch, target: QNetwork) -> tuple[Any, Tensor, Tensor]:
+        """Return values and expected values of the next observations, and these of the others."""
         features = target.encoder(batch.next_observation)
         next_values, next_q = target.head.target_and_q_values(features)
+        return next_values, next_q, target.q_values(batch.observation)
+
+    def __call__(
+        self, batch: Batch, online: QNetwork, answer: tuple[Any, Tensor, Tensor]
+    ) -> Target:
+        """Return a target with the softmax policy of the target network and both bonuses."""
+        next_values, next_q, q = answer
         policy, bonus, reward_bonus = munchausen(
-            target.q_values(batch.observation),
+            q,
             batch.action,
             next_q,
             self.temperature,

@@ -28,6 +28,12 @@ def saves_replay(trainer: L.Trainer | None) -> bool:
     )
 
 
+def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
+    """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
+    interval: int = getattr(trainer, "log_every_n_steps", 0)
+    return interval > 0 and learner_step % interval == 0
+
+
 def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
     """Check that something carries weights to the actors and priorities to the sampler.
 
@@ -97,7 +103,7 @@ def _check_device(name: str) -> None:
         )
 
 
-def check_periods(period_learner_steps: int, tau: float, updates_per_step: int) -> None:
+def check_agent_numbers(period_learner_steps: int, tau: float, updates_per_step: int) -> None:
     """Check the numbers of the agent: of its target network, and updates of a training step.
 
     Raises:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lrl.evaluation import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
-from lrl.learner.checks import check_periods
+from lrl.learner.checks import check_agent_numbers, is_logging_step
 from lrl.learner.compatibility import check_fits
 from lrl.learner.finite import FiniteGuard, cheap_norm
 from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
@@ -49,7 +49,7 @@ class DQN(L.LightningModule):
         target_update_tau: Share of the online network in each update: 1 copies it (hard update),
             smaller values average (soft update).
         updates_per_step: Learner steps in one training step of Lightning, each with a batch of its
-            own: saves small networks most of what the Trainer does in between (docs/speed.md).
+            own: saves what the Trainer does in between, and of the target's work (docs/speed.md).
         compile_loss: Compile the loss with torch.compile, which pays for small networks and takes
             half a minute at the start (docs/speed.md).
         env_spec: The environment's specification; taken from the datamodule where not given.
@@ -75,7 +75,7 @@ class DQN(L.LightningModule):
         env_spec: EnvSpec | None = None,
     ) -> None:
         super().__init__()
-        check_periods(target_update_period_learner_steps, target_update_tau, updates_per_step)
+        check_agent_numbers(target_update_period_learner_steps, target_update_tau, updates_per_step)
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
@@ -204,9 +204,13 @@ class DQN(L.LightningModule):
 
     def compute_loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler."""
+        return self.loss_from(batch, None)
+
+    def loss_from(self, batch: Batch, answer: Any) -> dict[str, Tensor]:
+        """Return `compute_loss` from what `bootstrap.ask` said of the batch; None asks now."""
         self.online.sample_noise()
         self.target.sample_noise()
-        loss, td = self.loss_of(batch, self.online, self.target, self.bootstrap)
+        loss, td = self.loss_of(batch, self.online, self.target, self.bootstrap, answer)
         if self._trainer is not None:  # else nobody would look at it
             self.finite.note(batch, td.loss, loss)
         if self._is_logging_step():
@@ -283,12 +287,6 @@ class DQN(L.LightningModule):
     def _is_logging_step(self) -> bool:
         trainer = self._trainer  # None where a user calls training_step by hand
         return trainer is not None and is_logging_step(trainer, trainer.global_step + 1)
-
-
-def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
-    """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
-    interval: int = getattr(trainer, "log_every_n_steps", 0)
-    return interval > 0 and learner_step % interval == 0
 
 
 def _as_spec(spec: EnvSpec | Mapping[str, Any] | None) -> EnvSpec | None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,15 +20,29 @@ if TYPE_CHECKING:
     from lrl.learner.dqn import DQN
 
 _COMPILERS = {"darwin": "clang++", "win32": "cl"}  # those that torch looks for
-LossFunction = Callable[[Batch, QNetwork, QNetwork, BootstrapRule], tuple[Tensor, TDLoss]]
+LossFunction = Callable[..., tuple[Tensor, TDLoss]]
+"""See `weighted_loss`."""
 
 
 def weighted_loss(
-    batch: Batch, online: QNetwork, target: QNetwork, bootstrap: BootstrapRule
+    batch: Batch,
+    online: QNetwork,
+    target: QNetwork,
+    bootstrap: BootstrapRule,
+    answer: Any = None,
 ) -> tuple[Tensor, TDLoss]:
-    """Return the mean loss, weighted by importance, and the losses of the rows."""
+    """Return the mean loss, weighted by importance, and the losses of the rows.
+
+    Args:
+        batch: The transitions.
+        online: The network that learns.
+        target: The target network.
+        bootstrap: The rule of the target.
+        answer: What the rule has asked of the target network already; None asks now.
+    """
     with torch.no_grad():
-        goal = bootstrap(batch, online, target)
+        answer = bootstrap.ask(batch, target) if answer is None else answer
+        goal = bootstrap(batch, online, answer)
     td = online.head.td_loss(online(batch.observation), batch.action, goal)
     return (batch.weights * td.loss).mean(), td  # the only place where importance weights act
 

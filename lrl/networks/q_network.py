@@ -25,6 +25,11 @@ class QNetwork(nn.Module):
         self.head = head
         self._noisy = [part for part in self.modules() if isinstance(part, NoisyLinear)]
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether a layer has noise of its own."""
+        return bool(self._noisy)
+
     def forward(self, observation: Tensor) -> Any:
         """Return the head's values, `[batch, actions, ...]` or a tuple."""
         return self.head(self.encoder(observation))

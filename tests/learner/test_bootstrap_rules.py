@@ -11,6 +11,7 @@ from lrl.learner.bootstrap import (
     MunchausenBootstrap,
 )
 from lrl.networks import QNetwork, ScalarHead
+from lrl.networks.heads import Target
 from lrl.types import Batch, ConfigError, EnvSpec
 
 NEXT = [[3.0, 2.0], [1.0, 4.0]]
@@ -20,6 +21,10 @@ def network(weight: list[list[float]]) -> QNetwork:
     network = QNetwork(FlatEncoder((2,)), ScalarHead(2, len(weight)))
     set_weights(network, weight)
     return network
+
+
+def target_of(rule: BootstrapRule, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
+    return rule(batch, online, rule.ask(batch, target))
 
 
 def batch(**masks: torch.Tensor) -> Batch:
@@ -35,7 +40,7 @@ TARGET = [[0.0, 1.0], [1.0, 0.0]]  # q of the next observations = (2, 3) and (4,
     ("rule", "policy"), [(MaxBootstrap(), [[0, 1], [1, 0]]), (DoubleBootstrap(), [[1, 0], [0, 1]])]
 )
 def test_rules_ask_different_networks(rule: BootstrapRule, policy: list[list[int]]):
-    target = rule(batch(), network(ONLINE), network(TARGET))
+    target = target_of(rule, batch(), network(ONLINE), network(TARGET))
     assert target.next_policy.tolist() == policy
     assert target.next_values.tolist() == [[2.0, 3.0], [4.0, 1.0]]  # always of the target network
     assert target.reward.tolist() == [0.5, -0.5]
@@ -47,7 +52,7 @@ def test_rules_ask_different_networks(rule: BootstrapRule, policy: list[list[int
 def test_no_rule_believes_in_an_action_that_is_not_allowed(rule: BootstrapRule):
     allowed = torch.tensor([[True, False], [False, True]])
     masks = {"action_mask": torch.ones(2, 2, dtype=torch.bool), "next_action_mask": allowed}
-    target = rule(batch(**masks), network(ONLINE), network(TARGET))
+    target = target_of(rule, batch(**masks), network(ONLINE), network(TARGET))
     assert target.next_policy.tolist() == [[1, 0], [0, 1]]
     if target.next_bonus is not None:
         assert target.next_bonus.isfinite().all()
@@ -55,9 +60,8 @@ def test_no_rule_believes_in_an_action_that_is_not_allowed(rule: BootstrapRule):
 
 
 def test_munchausen_by_hand():
-    target = MunchausenBootstrap(0.5, temperature=1.0, clip=-0.6)(
-        batch(), network(ONLINE), network(TARGET)
-    )
+    rule = MunchausenBootstrap(0.5, temperature=1.0, clip=-0.6)
+    target = target_of(rule, batch(), network(ONLINE), network(TARGET))
     policy = torch.tensor([[2.0, 3.0], [4.0, 1.0]]).softmax(1)
     torch.testing.assert_close(target.next_policy, policy)
     torch.testing.assert_close(target.next_bonus, -policy.log())
@@ -65,9 +69,8 @@ def test_munchausen_by_hand():
     # log-probability -0.3133, above the bound of -0.6.
     expected = torch.tensor([0.5, -0.5]) + 0.5 * torch.tensor([0.0, 1.0]).log_softmax(0)[1]
     torch.testing.assert_close(target.reward, expected)
-    clipped = MunchausenBootstrap(0.5, temperature=1.0, clip=-0.1)(
-        batch(), network(ONLINE), network(TARGET)
-    )
+    rule = MunchausenBootstrap(0.5, temperature=1.0, clip=-0.1)
+    clipped = target_of(rule, batch(), network(ONLINE), network(TARGET))
     torch.testing.assert_close(clipped.reward, torch.tensor([0.45, -0.55]))
 
 
@@ -78,8 +81,8 @@ def test_cold_munchausen_without_bonus_is_max(seed: int):
     cold = MunchausenBootstrap(alpha=0.0, temperature=1e-6)
     with torch.no_grad():
         soft, hard = (
-            cold(random_batch(), online, target),
-            MaxBootstrap()(random_batch(), online, target),
+            target_of(cold, random_batch(), online, target),
+            target_of(MaxBootstrap(), random_batch(), online, target),
         )
     assert torch.equal(soft.next_policy, hard.next_policy)
     assert torch.equal(soft.reward, hard.reward)
@@ -91,8 +94,8 @@ def test_cold_munchausen_without_bonus_is_max(seed: int):
 def test_double_with_equal_networks_is_max(seed: int):
     torch.manual_seed(seed)
     online = QNetwork(FlatEncoder((2,)), ScalarHead(2, 4))
-    double = DoubleBootstrap()(random_batch(), online, online)
-    plain = MaxBootstrap()(random_batch(), online, online)
+    double = target_of(DoubleBootstrap(), random_batch(), online, online)
+    plain = target_of(MaxBootstrap(), random_batch(), online, online)
     assert torch.equal(double.next_policy, plain.next_policy)
 
 

@@ -9,7 +9,8 @@ import torch
 from helpers.tiny_networks import linear_dqn, make_batch, matrix_of, set_weights
 from helpers.trainers import SGD, Recorder, batches, equal, train
 
-from lrl.learner.dqn import DQN, is_logging_step
+from lrl.learner.checks import is_logging_step
+from lrl.learner.dqn import DQN
 from lrl.types import Batch, EnvSpec
 
 # --- Target network -------------------------------------------------------------------------

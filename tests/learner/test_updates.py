@@ -8,16 +8,37 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_networks import linear_dqn
-from helpers.trainers import Recorder, batches, equal, quiet_trainer, train
+from helpers.tiny_networks import FlatEncoder, linear_dqn
+from helpers.trainers import (
+    Loader,
+    Recorder,
+    batches,
+    equal,
+    quiet_trainer,
+    train,
+    weights_of,
+)
 from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lrl import DQN, ActorLearnerCallback, ReplayConfig
 from lrl.callbacks import WeightSync
+from lrl.learner.bootstrap import (
+    BootstrapRule,
+    DoubleBootstrap,
+    MaxBootstrap,
+    MunchausenBootstrap,
+)
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.updates import check_updates_per_step
+from lrl.networks import (
+    CategoricalHead,
+    Head,
+    QNetwork,
+    QuantileHead,
+    ScalarHead,
+)
 from lrl.replay import PrioritizedSampler
 from lrl.types import Batch, ConfigError, EnvSpec
 
@@ -47,7 +68,7 @@ PARTS = {
 @pytest.mark.parametrize("updates", [2, 3, 12])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_the_same_batches_teach_the_same(tiny_spec: EnvSpec, updates: int, precision: Any):
-    """Bit for bit: optimizer, schedule of the learning rate, target network, statistics."""
+    """Bit for bit in a network so small: optimizer, learning rate, target network, statistics."""
     settings = {"precision": precision, "log_every_n_steps": 12}
     torch.manual_seed(0)
     one_by_one, together = Recorder(), Recorder()
@@ -66,6 +87,71 @@ def test_the_same_batches_teach_the_same(tiny_spec: EnvSpec, updates: int, preci
         assert together.learning_rates[index] == one_by_one.learning_rates[step]
     assert together.statistics[-1] == one_by_one.statistics[-1]
     assert together.statistics[-1]["train/grad_norm"] > 0
+
+
+class Asked(MaxBootstrap):
+    """Remembers of how many rows the target network was asked at once."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def ask(self, batch: Batch, target: QNetwork) -> Any:
+        self.rows.append(len(batch.action))
+        return super().ask(batch, target)
+
+
+class OwnLoss(DQN):
+    def compute_loss(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return super().compute_loss(batch)
+
+
+class OwnMove(DQN):
+    def move_target(self, learner_step: int) -> None:
+        self.update_target()
+
+
+NOISY = {"head": functools.partial(ScalarHead, noisy=True)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "rows"),
+    [
+        (DQN, {}, [5 * 8, 5 * 8, 2 * 8]),
+        (DQN, {"target_update_period_learner_steps": 1}, [8] * 12),
+        (DQN, {"target_update_period_learner_steps": 100}, [9 * 8, 3 * 8]),  # 72 rows at most
+        (DQN, NOISY, [8] * 12),
+        (OwnLoss, {}, [8] * 12),
+        (OwnMove, {}, [8] * 12),
+    ],
+)
+def test_the_target_network_answers_for_the_batches_until_it_moves(
+    tiny_spec: EnvSpec, monkeypatch, kind, settings, rows
+):
+    monkeypatch.setattr("lrl.learner.updates._ROWS_ASKED_AT_ONCE", 9 * 8 + 7)
+    period = {"target_update_period_learner_steps": 5}
+    agent = kind(
+        FlatEncoder, bootstrap=Asked, env_spec=tiny_spec, updates_per_step=12, **period | settings
+    )
+    groups = Groups(batches(12), 12)
+    quiet_trainer(1, log_every_n_steps=12).fit(agent, train_dataloaders=groups)
+    assert agent.bootstrap.rows == rows
+
+
+@pytest.mark.parametrize("rule", [MaxBootstrap, DoubleBootstrap, MunchausenBootstrap])
+@pytest.mark.parametrize("head", [ScalarHead, CategoricalHead, QuantileHead])
+def test_every_head_and_rule_learns_the_same_from_joined_answers(
+    tiny_spec: EnvSpec, head: type[Head], rule: type[BootstrapRule]
+):
+    weights: list[list[torch.Tensor]] = []
+    for updates in (1, 6):
+        torch.manual_seed(0)
+        agent = DQN(FlatEncoder, head, rule, updates_per_step=updates, env_spec=tiny_spec, **PARTS)
+        agent.target.load_state_dict(agent.network_recipe.build().state_dict())
+        loader = Groups(batches(12), 6) if updates > 1 else Loader(batches(12))
+        trainer = quiet_trainer(len(loader), log_every_n_steps=12)
+        trainer.fit(agent, train_dataloaders=loader)
+        weights.append(weights_of(agent.online))
+    torch.testing.assert_close(*weights)
 
 
 def test_a_run_learns_evaluates_and_keeps_its_ratio(tmp_path):

@@ -2,8 +2,9 @@
 
 Each side trains with its own published hyperparameters, in a process of its own and by turns, and
 is timed from the start of the process to the end of training, start-up and evaluations included
-(of lrl to the end of the process). What it learnt last (of lrl: what evaluated best in training) is
-then scored over 100 episodes, greedily; below 475 it counts as not solved, after its full budget.
+(of lrl to the end of the process). What evaluated best in training (of CleanRL and Tianshou, whose
+recipes keep none: what it learnt last) is then scored over 100 episodes, greedily; below 475 it
+counts as not solved, after its full budget.
 """
 
 from __future__ import annotations
@@ -55,8 +56,13 @@ def cleanrl(seed: int) -> Policy:
 
 
 def sb3(seed: int) -> Policy:
-    """Train by rl-baselines3-zoo's hyperparameters for CartPole-v1: 50,000 environment steps."""
+    """Train by rl-baselines3-zoo's hyperparameters for CartPole-v1: 50,000 environment steps.
+
+    As there, 5 episodes are played after every 25,000 steps, and the best model is kept.
+    """
     from stable_baselines3 import DQN
+    from stable_baselines3.common.callbacks import EvalCallback
+    from stable_baselines3.common.monitor import Monitor
 
     model = DQN(
         "MlpPolicy", gym.make("CartPole-v1"), learning_rate=2.3e-3, batch_size=64,
@@ -64,7 +70,13 @@ def sb3(seed: int) -> Policy:
         train_freq=256, gradient_steps=128, exploration_fraction=0.16, exploration_final_eps=0.04,
         policy_kwargs={"net_arch": [256, 256]}, device="cpu", seed=seed,
     )  # fmt: skip
-    model.learn(total_timesteps=50_000)
+    with tempfile.TemporaryDirectory() as folder:
+        evaluation = EvalCallback(
+            Monitor(gym.make("CartPole-v1")), n_eval_episodes=5, eval_freq=25_000,
+            best_model_save_path=folder, deterministic=True, verbose=0,
+        )  # fmt: skip
+        model.learn(total_timesteps=50_000, callback=evaluation)
+        model = DQN.load(Path(folder, "best_model"), device="cpu")
     return lambda observation: int(model.predict(observation, deterministic=True)[0])
 
 

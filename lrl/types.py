@@ -5,7 +5,7 @@ This module is numpy-only, because actors that ask a central inference server ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import prod
 from typing import TYPE_CHECKING
@@ -111,13 +111,14 @@ class Batch:
     discount: torch.Tensor  # float32 [batch]
     next_observation: torch.Tensor  # [batch, *observation_shape], where the value is bootstrapped
     weights: torch.Tensor  # float32 [batch], importance weights (1 with uniform sampling)
-    keys: torch.Tensor  # int64 [batch, 2]: stream and row number, for priorities
+    keys: torch.Tensor  # int64 [batch, 2], on the host: stream and row number, for priorities
     action_mask: torch.Tensor | None = None  # bool [batch, actions], True where allowed
     next_action_mask: torch.Tensor | None = None  # the same in `next_observation`; None allows all
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Return the batch on a device (Lightning calls this to move batches)."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        """Return the batch on a device, but for its keys (Lightning calls this to move batches)."""
+        moved = self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return replace(moved, keys=self.keys)
 
     def split(self, size: int) -> list[Batch]:
         """Return the parts of so many rows each, as views."""

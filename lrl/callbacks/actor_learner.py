@@ -114,6 +114,11 @@ class ActorLearnerCallback(Checkpoint):
         """Path of the best checkpoint, empty before the first evaluation."""
         return self.best.best_model_path
 
+    @best_model_path.setter
+    def best_model_path(self, path: str) -> None:
+        """Take over what a spawned rank saved (`ddp_spawn`)."""
+        self.best.best_model_path = path
+
     @property
     def best_model_score(self) -> float:
         """Score of the best checkpoint."""

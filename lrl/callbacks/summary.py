@@ -88,6 +88,8 @@ class RunSummary(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         """Stop the actors and write the summary of a run that ended early."""
+        if getattr(trainer, "datamodule", None) is None:
+            return  # only the ranks that this process spawned had one
         datamodule_of(trainer).close()
         self.write(trainer, f"ended by {type(exception).__name__}")
 

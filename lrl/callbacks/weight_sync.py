@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+from torch import Tensor
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dqn import DQN
+from lrl.transfer import HostCopy
 from lrl.types import ConfigError
+
+_LAG_TRAINING_STEPS = 2  # at least as many as a loss that is not finite is found after
 
 
 class WeightSync(L.Callback):
@@ -53,9 +58,21 @@ class WeightSync(L.Callback):
 
 
 class PriorityUpdate(L.Callback):
-    """Hand the priorities of every batch to the sampler (uniform sampling ignores them)."""
+    """Hand the priorities of every batch to the sampler (uniform sampling ignores them).
+
+    Those of a learner on a GPU come two training steps later, when nobody has to wait for them;
+    the last ones are not in a replay that is saved.
+    """
 
     updates_priorities = True
+
+    def __init__(self) -> None:
+        self._coming: deque[tuple[Tensor, HostCopy]] = deque()
+        self.lag_training_steps = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget what is of another run."""
+        self._coming.clear()
 
     def on_train_batch_end(
         self,
@@ -74,6 +91,11 @@ class PriorityUpdate(L.Callback):
                 "replay.sampler needs priorities: training_step must return a dict with 'loss', "
                 "'keys' (batch.keys) and 'priorities' ([batch], at least 0)"
             )
-        if isinstance(pl_module, DQN):
+        if outputs["priorities"].is_cuda:
+            self.lag_training_steps = _LAG_TRAINING_STEPS
+        elif isinstance(pl_module, DQN):
             pl_module.finite.settle()  # it has more to say of a NaN than the sampler
-        replay.update_priorities(outputs["keys"], outputs["priorities"])
+        self._coming.append((outputs["keys"], HostCopy.of(outputs["priorities"])))
+        while len(self._coming) > self.lag_training_steps:
+            keys, priorities = self._coming.popleft()
+            replay.update_priorities(keys, priorities.get())

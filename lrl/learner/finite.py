@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lrl.transfer import HostCopy
 from lrl.types import Batch
 
 _log = logging.getLogger(__name__)
@@ -39,14 +40,11 @@ class _Step:
 
     learner_step: int
     noted: Sequence[_Noted]
-    values: list[float] | Tensor  # the losses, then the gradient norm where it is known
-    copied: torch.cuda.Event | None  # happens when the tensor holds them
+    values: HostCopy  # the losses, then the gradient norm where it is known
 
     def read(self) -> tuple[list[float], float | None]:
         """Return the losses and the gradient norm."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        losses = self.values.tolist() if isinstance(self.values, Tensor) else list(self.values)
+        losses = self.values.get().tolist()
         return losses, (losses.pop() if len(losses) > len(self.noted) else None)
 
 
@@ -100,7 +98,7 @@ class FiniteGuard:
             self.lag_learner_steps = _LAG_LEARNER_STEPS
         elif not self.lag_learner_steps and all(math.isfinite(value) for value in values):
             return  # so mostly, and at the cost of a few conversions
-        self._pending.append(_Step(learner_step, noted, *_copy_aside(values)))
+        self._pending.append(_Step(learner_step, noted, _copied_aside(values)))
         while len(self._pending) > self.lag_learner_steps:
             self._judge(self._pending.popleft())
 
@@ -187,19 +185,10 @@ def cheap_norm(gradients: Sequence[Tensor]) -> Tensor | float:
         return math.sqrt(sum(float(vector.dot(vector)) for vector in flat))
 
 
-def _copy_aside(
-    values: Sequence[Tensor],
-) -> tuple[list[float] | Tensor, torch.cuda.Event | None]:
-    """Return the values on the host, and what happens when they have arrived there."""
-    device = next((value.device for value in values if value.is_cuda), None)
-    if device is None:
-        return [float(value) for value in values], None
-    host = torch.empty(len(values), pin_memory=True)
-    together = torch.stack([value.to(device, torch.float32) for value in values])
-    host.copy_(together, non_blocking=True)
-    copied = torch.cuda.Event()
-    copied.record()
-    return host, copied
+def _copied_aside(values: Sequence[Tensor]) -> HostCopy:
+    """Start to copy scalars to the host."""
+    device = next((value.device for value in values if value.is_cuda), "cpu")
+    return HostCopy.of(torch.stack([value.to(device, torch.float64) for value in values]))
 
 
 def _rows(noted: _Noted) -> dict[str, object]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lrl.replay.storage import allocate
+from lrl.transfer import to_device
 from lrl.types import EnvSpec, RowKind, Rows
 
 # A row's flags in one byte, made so that one comparison tells the kind: 0 is a STEP row on which
@@ -194,7 +195,7 @@ class Streams:
             # other at a barrier: beside one busy process that took 20 times as long.
             block = torch.from_numpy(self._frame.numpy().take(slots.reshape(-1), axis=0))
         else:
-            index = torch.from_numpy(slots.reshape(-1)).to(self.device)
+            index = to_device(torch.from_numpy(slots.reshape(-1)), self.device)
             block = self._frame.index_select(0, index)
         return block.view(*slots.shape, *self._frame_shape)
 
@@ -256,8 +257,8 @@ class Streams:
             self._frame.numpy()[slot] = frame
         else:
             # A copy of its own first: the rows may be read-only views of shared memory.
-            copy = torch.from_numpy(np.array(frame)).to(self.device)
-            self._frame.index_copy_(0, torch.from_numpy(slot).to(self.device), copy)
+            copy = to_device(torch.from_numpy(np.array(frame)), self.device)
+            self._frame.index_copy_(0, to_device(torch.from_numpy(slot), self.device), copy)
 
     def _advance(self, added: IndexArray) -> None:
         self.counts += added

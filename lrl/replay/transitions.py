@@ -17,6 +17,7 @@ from lrl.replay.streams import (
     IndexArray,
     Streams,
 )
+from lrl.transfer import to_device
 from lrl.types import Batch
 
 
@@ -41,6 +42,7 @@ class Transitions:
         self.frame_stack = frame_stack
         self.n_step = n_step
         self.gamma = gamma
+        self._both_stacks = np.arange(1 - frame_stack, 2)  # rows of a transition of one step
         self._known: tuple[tuple[int, int], int] | None = None
 
     def samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
@@ -99,13 +101,13 @@ class Transitions:
         start = slots[:, frames - 1]
         mask, next_mask = self._masks(start, slots[:, -1], discount)
         return Batch(
-            observation=block[:, :frames] if frames > 1 else block[:, 0],
-            action=torch.from_numpy(streams.actions(start)).to(device),
-            reward=reward.to(device),
-            discount=discount.to(device),
-            next_observation=block[:, -frames:] if frames > 1 else block[:, -1],
-            weights=torch.from_numpy(weights).to(device),
-            keys=torch.from_numpy(keys).to(device),
+            observation=block.narrow(1, 0, frames) if frames > 1 else block[:, 0],
+            action=to_device(torch.from_numpy(streams.actions(start)), device),
+            reward=to_device(reward, device),
+            discount=to_device(discount, device),
+            next_observation=block.narrow(1, -frames, frames) if frames > 1 else block[:, -1],
+            weights=to_device(torch.from_numpy(weights), device),
+            keys=torch.from_numpy(keys),
             action_mask=mask,
             next_action_mask=next_mask,
         )
@@ -119,7 +121,8 @@ class Transitions:
             return None, None
         next_mask[discount.numpy() == 0] = True
         device = self.streams.device
-        return torch.from_numpy(mask).to(device), torch.from_numpy(next_mask).to(device)
+        here, there = (to_device(torch.from_numpy(each), device) for each in (mask, next_mask))
+        return here, there
 
     def _one_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:
         """Return the slots of both stacks, which overlap, the reward and the discount.
@@ -127,13 +130,12 @@ class Transitions:
         What `_n_step` returns for one step, in a third of the time: small operations dominate.
         """
         streams = self.streams
-        rows = keys[:, 1][:, None] + np.arange(1 - self.frame_stack, 2)
-        slots = streams.slots(keys[:, 0], rows)
+        slots = streams.slots(keys[:, 0], keys[:, 1:] + self._both_stacks)
         start = slots[:, -2]
         terminated = (streams.flags(start) & TERMINATED).view(np.bool_)
         # Where nothing is bootstrapped, the row after may not exist: stay on the first.
-        slots[:, -1] = np.where(terminated, start, slots[:, -1])
-        discount = np.where(terminated, np.float32(0.0), np.float32(self.gamma))
+        np.copyto(slots[:, -1], start, where=terminated)
+        discount = ~terminated * np.float32(self.gamma)
         return slots, torch.from_numpy(streams.rewards(start)), torch.from_numpy(discount)
 
     def _n_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:

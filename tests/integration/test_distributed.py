@@ -17,19 +17,26 @@ from helpers.training_runs import environment_for_subprocess, process_group, wai
 pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-def fit(algorithm: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """Run the script and return what each rank reported."""
+def run_module(*command: str, cwd: Path | None = None) -> tuple[int, str]:
+    """Run a Python module until all its processes are gone; return exit code and output."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "helpers.ddp_run", algorithm, str(folder), *arguments],
+        [sys.executable, "-m", *command],
+        cwd=cwd,
         env=environment_for_subprocess(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 0, output
+    output = process.communicate(timeout=150)[0]
     wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)
+    return process.returncode, output
+
+
+def fit(algorithm: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run the script and return what each rank reported."""
+    code, output = run_module("helpers.ddp_run", algorithm, str(folder), *arguments)
+    assert code == 0, output
     return [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
 
@@ -146,27 +153,35 @@ def test_two_ranks_learn_what_one_learns_from_their_joined_batches(tmp_path):
             torch.testing.assert_close(of_first, one, rtol=1e-5, atol=1e-6)
 
 
+def test_ranks_may_be_spawned_by_a_script(tmp_path):
+    code, output = run_module("helpers.ddp_spawn_run", str(tmp_path))
+    assert code == 0, output
+    best = tmp_path / "run/version_0/checkpoints/best.ckpt"
+    assert (tmp_path / "best.txt").read_text() == str(best)
+    assert best.exists()
+    last = torch.load(best.with_name("last.ckpt"), weights_only=True)
+    assert last["global_step"] == 40
+    assert [int(row["step"]) for row in rows(tmp_path) if row["eval/return_mean"]] == [20, 40]
+
+
+def test_what_a_spawned_rank_fails_with_is_what_the_script_ends_with(tmp_path):
+    code, output = run_module("helpers.ddp_spawn_run", str(tmp_path), "fails")
+    assert code == 1
+    assert "ArithmeticError: the rank's own words" in output
+    assert "ConfigError" not in output
+
+
 def test_torchrun_starts_the_ranks(tmp_path):
     """One machine stands for several: the same command, with `--nnodes` and `--rdzv-endpoint`."""
     (tmp_path / "base.yaml").write_text(BASE)
     overlay = Path(__file__).parents[2] / "configs/system/ddp.yaml"
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         "-m", "lrl", "fit", "--config", "base.yaml", "--config", str(overlay),
         "--data.evaluation.episodes", "4", "--actor_learner.save_interval_learner_steps", "20",
     ]  # fmt: skip
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment_for_subprocess(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    output = process.communicate(timeout=150)[0]
-    assert process.returncode == 0, output
-    wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)
+    code, output = run_module(*command, cwd=tmp_path)
+    assert code == 0, output
     (folder,) = (tmp_path / "runs/small").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["learner_steps"] == 40

@@ -35,7 +35,7 @@ class HostCopy:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         arrived = torch.cuda.Event()
-        arrived.record()
+        arrived.record(torch.cuda.current_stream(tensor.device))
         return cls(host, arrived)
 
     def get(self) -> Tensor:

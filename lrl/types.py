@@ -5,7 +5,7 @@ This module is numpy-only, because actors that ask a central inference server ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
 from typing import TYPE_CHECKING
@@ -117,8 +117,7 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Return the batch on a device, but for its keys (Lightning calls this to move batches)."""
-        moved = self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-        return replace(moved, keys=self.keys)
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def split(self, size: int) -> list[Batch]:
         """Return the parts of so many rows each, as views."""
@@ -128,8 +127,11 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
-        return self._map(lambda tensor: tensor.pin_memory())
+        # torch copies what is not contiguous through other memory.
+        return self._map(lambda tensor: tensor.contiguous().pin_memory())
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        parts = vars(self).items()
-        return Batch(**{name: function(part) for name, part in parts if part is not None})
+        """Return the batch with a function of all that a GPU needs."""
+        columns = {name: column for name, column in vars(self).items() if column is not None}
+        keys = columns.pop("keys")
+        return Batch(keys=keys, **{name: function(column) for name, column in columns.items()})

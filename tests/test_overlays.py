@@ -23,6 +23,13 @@ pytestmark = quiet_commands
 CONFIGS = Path(__file__).parents[1] / "configs"
 OVERLAYS = sorted(path.stem for path in (CONFIGS / "algo").glob("*.yaml"))
 PROTOCOL_OVERLAYS = sorted(path.stem for path in (CONFIGS / "protocol").glob("*.yaml"))
+SYSTEMS = {
+    "central_inference": lambda config: config.data.inference.num_servers == 1,
+    "ddp": lambda config: config.trainer.devices == 2 and config.trainer.strategy == "ddp",
+    "four_actors": lambda config: config.data.actors.num_actors == 4,
+    "gpu": lambda c: c.trainer.accelerator == "gpu" and c.data.replay.device == "cuda",
+    "synchronous": lambda config: config.data.actors.num_actors == 0,
+}
 # The others run as long as Mnih et al. 2015: 200 million frames, four of them in a step.
 ENV_STEPS = {"data_efficient_rainbow": 100_000}
 GRADIENT_CLIPS = {
@@ -52,10 +59,17 @@ def configs() -> dict[str, Any]:
         parser = ParserOnly(Outcome()).parser
     overlays = {name: CONFIGS / "algo" / f"{name}.yaml" for name in OVERLAYS}
     overlays |= {name: CONFIGS / "protocol" / f"{name}.yaml" for name in PROTOCOL_OVERLAYS}
+    overlays |= {name: CONFIGS / "system" / f"{name}.yaml" for name in SYSTEMS}
     return {
         name: parser.parse_args([*arguments, "--config", str(path)]).fit
         for name, path in overlays.items()
     }
+
+
+def test_overlays_of_the_machine_are_understood(configs: dict[str, Any]):
+    assert sorted(SYSTEMS) == sorted(path.stem for path in (CONFIGS / "system").glob("*.yaml"))
+    for name, holds in SYSTEMS.items():
+        assert holds(configs[name]), name
 
 
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)

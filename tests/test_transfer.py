@@ -12,6 +12,7 @@ from helpers.training_runs import (
     AfterEachStep,
     background,
     make_run,
+    needs_gpu,
     quiet,
     small_agent,
     small_data,
@@ -19,16 +20,12 @@ from helpers.training_runs import (
 
 from lrl import ActorLearnerCallback, ReplayConfig
 from lrl.benchmark.replay import ATARI, NUM_STREAMS, make_chunk
-from lrl.callbacks import PriorityUpdate
+from lrl.callbacks import PriorityUpdate, WeightSync
 from lrl.replay import PrioritizedSampler, ReplayBuffer
 from lrl.transfer import HostCopy, to_device
 
 pytestmark = quiet
 
-needs_gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
 every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 
 
@@ -67,14 +64,16 @@ PRIORITISED = ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampl
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag: int):
+@pytest.mark.parametrize("updates", [1, 3])
+def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag: int, updates: int):
     made, arrived, lags = [], [], []
     update = ReplayBuffer.update_priorities
-    agent: Any = small_agent()
+    agent: Any = small_agent(updates_per_step=updates)
     compute_loss = agent.compute_loss
 
     def note(self: ReplayBuffer, keys: torch.Tensor, priorities: torch.Tensor) -> None:
-        arrived.append((keys.tolist(), priorities.tolist()))
+        parts = zip(keys.split(8), priorities.split(8), strict=True)  # of one update each
+        arrived.extend((part.tolist(), of_part.tolist()) for part, of_part in parts)
         update(self, keys, priorities)
 
     def compute(batch: Any) -> Any:
@@ -85,24 +84,28 @@ def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag:
     monkeypatch.setattr(ReplayBuffer, "update_priorities", note)
     agent.compute_loss = compute
     callback = PriorityUpdate()
-    callback.lag_training_steps = lag  # as on a GPU
+    callback.lag_batches = lag  # as on a GPU
     make_run(
         tmp_path,
         callback,
+        WeightSync(3),
         AfterEachStep(lambda *_: lags.append(len(made) - len(arrived))),
         module=agent,
         data=small_data(replay=PRIORITISED),
-        max_steps=6,
+        max_steps=12,
+        log_every_n_steps=12,
     ).fit()
-    assert arrived == made[: 6 - lag]
-    assert lags == [min(step, lag) for step in range(1, 7)]
+    steps = 12 // updates
+    assert arrived == made[: 12 - lag * updates]
+    assert lags == [updates * min(step, lag) for step in range(1, steps + 1)]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("sampler", [None, PrioritizedSampler])
 @pytest.mark.parametrize("updates", [1, 2])
-def test_a_learner_on_a_gpu_waits_for_no_copy(tmp_path, sampler: Any, updates: int):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_learner_on_a_gpu_waits_for_no_copy(tmp_path, sampler: Any, updates: int, device: str):
     def forbid(trainer: L.Trainer, batch: Any) -> None:
         watched = 20 <= trainer.global_step < 60
         torch.cuda.set_sync_debug_mode("error" if watched else "default")
@@ -115,9 +118,10 @@ def test_a_learner_on_a_gpu_waits_for_no_copy(tmp_path, sampler: Any, updates: i
         module=small_agent(updates_per_step=updates),
         data=small_data(
             actors=background(1),
-            replay=ReplayConfig(capacity=2000, batch_size=8, device="cuda", **settings),
+            replay=ReplayConfig(capacity=2000, batch_size=8, device=device, **settings),
         ),
         accelerator="gpu",
+        devices=1,
         max_steps=80,
         log_every_n_steps=1000,
     )

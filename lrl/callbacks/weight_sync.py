@@ -14,7 +14,7 @@ from lrl.learner.dqn import DQN
 from lrl.transfer import HostCopy
 from lrl.types import ConfigError
 
-_LAG_TRAINING_STEPS = 2  # at least as many as a loss that is not finite is found after
+_LAG_STEPS = 2  # by which a loss that is not finite is found first
 
 
 class WeightSync(L.Callback):
@@ -60,18 +60,19 @@ class WeightSync(L.Callback):
 class PriorityUpdate(L.Callback):
     """Hand the priorities of every batch to the sampler (uniform sampling ignores them).
 
-    Those of a learner on a GPU come two training steps later, when nobody has to wait for them;
-    the last ones are not in a replay that is saved.
+    Those of a learner on a GPU come two steps later, when nobody has to wait for them; the last
+    ones are not in a replay that is saved.
     """
 
     updates_priorities = True
 
     def __init__(self) -> None:
         self._coming: deque[tuple[Tensor, HostCopy]] = deque()
-        self.lag_training_steps = 0
+        self.lag_batches = 0
+        """Of those of a learner on a CPU, for tests."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget what is of another run."""
+        """Forget what came too late in another run."""
         self._coming.clear()
 
     def on_train_batch_end(
@@ -91,11 +92,12 @@ class PriorityUpdate(L.Callback):
                 "replay.sampler needs priorities: training_step must return a dict with 'loss', "
                 "'keys' (batch.keys) and 'priorities' ([batch], at least 0)"
             )
+        lag = self.lag_batches
         if outputs["priorities"].is_cuda:
-            self.lag_training_steps = _LAG_TRAINING_STEPS
+            lag = _LAG_STEPS * trainer.accumulate_grad_batches
         elif isinstance(pl_module, DQN):
             pl_module.finite.settle()  # it has more to say of a NaN than the sampler
         self._coming.append((outputs["keys"], HostCopy.of(outputs["priorities"])))
-        while len(self._coming) > self.lag_training_steps:
+        while len(self._coming) > lag:
             keys, priorities = self._coming.popleft()
             replay.update_priorities(keys, priorities.get())

@@ -199,8 +199,9 @@ class DQN(L.LightningModule):
         return self.compute_loss(batch) if isinstance(batch, Batch) else learn(self, batch)
 
     def replaces(self, method: str) -> bool:
-        """Return whether a subclass has a method of its own."""
-        return getattr(type(self), method) is not getattr(DQN, method)
+        """Return whether a subclass, or this agent itself, has a method of its own."""
+        mine = getattr(getattr(self, method), "__func__", None)
+        return mine is not getattr(DQN, method)
 
     def compute_loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler."""

@@ -197,7 +197,7 @@ def _rows(noted: _Noted) -> dict[str, object]:
     count = len(noted.row_loss)
     row_bytes = sum(column.nbytes for column in columns.values()) // max(count, 1)
     rows = torch.isfinite(noted.row_loss).to(torch.uint8).argsort(stable=True)
-    rows = rows[: max(1, _DUMP_BYTES // max(row_bytes, 1))]
+    rows = rows[: max(1, _DUMP_BYTES // max(row_bytes, 1))].cpu()  # where the keys are
     return {
         "rows": len(rows),
         "rows_of_batch": count,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lrl.learner.dqn import DQN
 
 _COMPILERS = {"darwin": "clang++", "win32": "cl"}  # those that torch looks for
-LossFunction = Callable[..., tuple[Tensor, TDLoss]]
+LossFunction = Callable[[Batch, QNetwork, QNetwork, BootstrapRule, Any], tuple[Tensor, TDLoss]]
 """See `weighted_loss`."""
 
 

@@ -76,10 +76,8 @@ def _answers(module: DQN, batches: Sequence[Batch]) -> Iterator[Any]:
 
 
 def _asked_together(module: DQN, batches: Sequence[Batch]) -> Iterator[Any]:
-    names = [name for name, column in vars(batches[0]).items() if column is not None]
-    columns = {name: torch.cat([getattr(batch, name) for batch in batches]) for name in names}
     with torch.no_grad():
-        answer = module.bootstrap.ask(Batch(**columns), module.target)
+        answer = module.bootstrap.ask(_joined(batches), module.target)
     begin = 0
     for batch in batches:
         rows = slice(begin, begin + len(batch.action))
@@ -87,6 +85,11 @@ def _asked_together(module: DQN, batches: Sequence[Batch]) -> Iterator[Any]:
             answer, Tensor, lambda tensor, rows=rows: tensor if len(tensor) == 1 else tensor[rows]
         )
         begin = rows.stop
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    names = [name for name, column in vars(batches[0]).items() if column is not None]
+    return Batch(**{name: torch.cat([getattr(part, name) for part in batches]) for name in names})
 
 
 def check_updates_per_step(module: DQN, trainer: L.Trainer) -> None:

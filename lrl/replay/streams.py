@@ -257,8 +257,12 @@ class Streams:
             self._frame.numpy()[slot] = frame
         else:
             # A copy of its own first: the rows may be read-only views of shared memory.
-            copy = to_device(torch.from_numpy(np.array(frame)), self.device)
-            self._frame.index_copy_(0, to_device(torch.from_numpy(slot), self.device), copy)
+            copy = torch.empty(
+                frame.shape, dtype=self._frame.dtype, pin_memory=self.device.type == "cuda"
+            )
+            copy.numpy()[:] = frame
+            index = to_device(torch.from_numpy(slot), self.device)
+            self._frame.index_copy_(0, index, copy.to(self.device, non_blocking=True))
 
     def _advance(self, added: IndexArray) -> None:
         self.counts += added

@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning as L
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lrl import (
@@ -34,6 +35,11 @@ quiet = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:Experiment logs directory"),
+]
+
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
 ]
 
 
@@ -124,6 +130,7 @@ def make_run(
     version = f"version_{len(list(folder.glob('run/version_*')))}"
     where = {"save_dir": folder, "name": "run", "version": version}
     settings = {
+        "accelerator": "cpu",
         "max_steps": max_steps,
         "log_every_n_steps": 5,
         "logger": [TensorBoardLogger(**where), CSVLogger(**where)],
@@ -132,7 +139,7 @@ def make_run(
         "callbacks": list(callbacks) or [ActorLearnerCallback(5, 10, 10)],
     }
     return Run(
-        L.Trainer(accelerator="cpu", **{**settings, **trainer}),
+        L.Trainer(**{**settings, **trainer}),
         module or small_agent(),
         data or small_data(),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_networks import FlatEncoder, linear_dqn
+from helpers.tiny_networks import FlatEncoder, linear_dqn, random_batch
 from helpers.trainers import (
     Loader,
     Recorder,
@@ -135,6 +136,31 @@ def test_the_target_network_answers_for_the_batches_until_it_moves(
     groups = Groups(batches(12), 12)
     quiet_trainer(1, log_every_n_steps=12).fit(agent, train_dataloaders=groups)
     assert agent.bootstrap.rows == rows
+
+
+def test_a_loss_set_on_the_agent_itself_is_used(tiny_spec: EnvSpec):
+    agent = linear_dqn(tiny_spec, updates_per_step=4)
+    compute_loss, seen = agent.compute_loss, []
+    agent.compute_loss = lambda batch: (seen.append(batch), compute_loss(batch))[1]
+    quiet_trainer(1, log_every_n_steps=4).fit(agent, train_dataloaders=Groups(batches(4), 4))
+    assert len(seen) == 4
+
+
+def test_joined_answers_are_dealt_out_by_the_sizes_of_the_batches(tiny_spec: EnvSpec):
+    allowed = torch.tensor([[True, False], [True, True]])
+    parts = [
+        dataclasses.replace(
+            random_batch(size, seed=size), next_action_mask=allowed.repeat(size // 2, 1)
+        )
+        for size in (2, 6, 4)
+    ]
+    weights: list[list[torch.Tensor]] = []
+    for groups in (Groups(parts, 3), Groups(parts, 1)):
+        torch.manual_seed(0)
+        agent = linear_dqn(tiny_spec, updates_per_step=3)
+        quiet_trainer(len(groups), log_every_n_steps=3).fit(agent, train_dataloaders=groups)
+        weights.append(weights_of(agent.online))
+    torch.testing.assert_close(*weights)
 
 
 @pytest.mark.parametrize("rule", [MaxBootstrap, DoubleBootstrap, MunchausenBootstrap])

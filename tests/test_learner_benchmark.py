@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from helpers.training_runs import quiet
 
 from benchmark import compare
@@ -33,6 +34,7 @@ def test_every_workload_is_an_update(name):
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_torch_learns_the_same(name):
     workload = WORKLOADS[name]
+    torch.manual_seed(0)  # a gradient that rounding turns round moves a small layer far
     agent, plain = learner.make_module(workload, Side()), PLAIN[name]()
     plain.load_state_dict(dict(zip(plain.state_dict(), agent.online.parameters(), strict=True)))
     before = [parameter.detach().clone() for parameter in plain.parameters()]

@@ -1,7 +1,8 @@
 """The fastest loop of plain, uncompiled torch that we could write: lrl's updates are held to it.
 
 It holds a network, its target and an optimizer, and nothing that a library needs beside them: no
-module of Lightning, no head, no priorities, no look for NaN.
+module of Lightning, no head, no priorities, no look for NaN. Its large product is oneDNN's, as in
+lrl's networks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from lrl.networks import Linear
 from lrl.types import Batch
 
 TARGET_PERIOD = 1000
@@ -33,7 +35,7 @@ class Nature(nn.Module):
             nn.Conv2d(4, 32, 8, 4), nn.ReLU(True),
             nn.Conv2d(32, 64, 4, 2), nn.ReLU(True),
             nn.Conv2d(64, 64, 3, 1), nn.ReLU(True),
-            nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(True), nn.Linear(512, 6),
+            nn.Flatten(), Linear(3136, 512), nn.ReLU(True), nn.Linear(512, 6),
         )  # fmt: skip
 
     def forward(self, frames: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from lrl.types import ConfigError
 Section = Literal["learner", "trainer", "replay", "growth", "transport", "acting"]
 _GROWING = (10_000, 100_000, 1_000_000)
 _FRAME_SIDE = 42  # of growing replays: a million rows take 1.8 GB, twice
-_NEURAL = ("raw, as written", "raw, and channels last", "raw, and compiled", "raw, bf16")
+_NEURAL = ("raw, as written", "raw, and oneDNN's products", "raw, and compiled", "raw, bf16")
 
 
 def bench(
@@ -50,7 +50,9 @@ def bench(
         "learner": lambda: _updates(learner.WORKLOADS, _NEURAL, rounds, seconds, threads),
         "trainer": lambda: _updates(("mlp", "nature"), None, rounds, seconds, threads),
         "replay": lambda: replay.measure(100_000, max(1, int(300 * seconds))),
-        "growth": lambda: _growth(max(1, int(300 * seconds))),
+        "growth": lambda: replay.measure_growth(
+            _GROWING, max(1, int(300 * seconds)), spec=replay.with_frame_side(_FRAME_SIDE)
+        ),
         "transport": lambda: _transport(rounds, seconds),
         "acting": lambda: _acting(rounds, seconds),
     }
@@ -76,12 +78,6 @@ def _updates(
         sides = {rung: learner.LADDER[rung] for rung in rungs} if rungs else learner.TRAINER
         found += learner.measure(name, sides, learner.updates_in(name, seconds), rounds, threads)
     return found
-
-
-def _growth(calls: int) -> list[Measurement]:
-    spec = replay.with_frame_side(_FRAME_SIDE)
-    found = [one for rows in _GROWING for one in replay.measure(rows, calls, spec=spec)]
-    return [one for one in found if ": sample " in one.section]
 
 
 def _transport(rounds: int, seconds: float) -> list[Measurement]:

@@ -37,6 +37,7 @@ from lrl.networks import (
     QuantileHead,
     ScalarHead,
     encoders,
+    linear,
 )
 from lrl.types import Batch, EnvSpec
 
@@ -78,15 +79,17 @@ class Side:
     fused: bool = True
     keeps_memory: bool = True
     channels_last: bool = True
+    onednn: bool = True
     bf16: bool = False
     compiled: bool = False
 
 
 LADDER = {
-    "raw, as written": Side(fused=False, keeps_memory=False, channels_last=False),
-    "raw, fused optimizer": Side(keeps_memory=False, channels_last=False),
-    "raw, and keeping freed memory": Side(channels_last=False),
-    "raw, and channels last": Side(),
+    "raw, as written": Side(fused=False, keeps_memory=False, channels_last=False, onednn=False),
+    "raw, fused optimizer": Side(keeps_memory=False, channels_last=False, onednn=False),
+    "raw, and keeping freed memory": Side(channels_last=False, onednn=False),
+    "raw, and channels last": Side(onednn=False),
+    "raw, and oneDNN's products": Side(),
     "raw, and compiled": Side(compiled=True),
     "raw, bf16": Side(bf16=True),
     "raw, bf16, compiled": Side(bf16=True, compiled=True),
@@ -158,6 +161,8 @@ def serve(pipe: Connection, name: str, side: Side, threads: int) -> None:
         keep_freed_memory()
     if not side.channels_last:
         encoders.ConvEncoder.takes_channels_last = False
+    if not side.onednn:
+        linear._multiply = None  # pyright: ignore[reportPrivateUsage]
     workload = WORKLOADS[name]
     batches = [make_batch(workload, seed) for seed in range(_PARTS)]
     windows = Windows(pipe, batches, side.updates_per_step)

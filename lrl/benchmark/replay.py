@@ -3,14 +3,15 @@
 Run `python -m lrl.benchmark.replay`; `--json PATH` also writes the figures. Timings are medians
 over repetitions, on Atari frames (84x84 uint8, stack of 4) of 8 interleaved streams. Uniform and
 prioritised sampling are timed in turns; the latter includes updating the batch's priorities.
-`--rows 1000000 --frame_side 8` compares them at full size where memory is scarce.
+`--rows 1000000 --frame_side 8` compares them at full size where memory is scarce. With several
+numbers of rows, buffers of these sizes are sampled in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,15 +87,7 @@ def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -
         device: Where the rows are stored.
         spec: Of the rows.
     """
-    samplers = {"uniform": UniformSampler(), "prioritised": PrioritizedSampler()}
-    buffers = {
-        name: ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler, device=device)
-        for name, sampler in samplers.items()
-    }
-    rng = np.random.default_rng(0)
-    # Two episodes: repeating these chunks continues each stream correctly.
-    firsts = range(0, 2 * EPISODE_ROWS, CHUNK_ROWS // NUM_STREAMS)
-    chunks = [make_chunk(rng, first, spec) for first in firsts]
+    buffers, chunks = _empty(rows, device, spec), _chunks(spec)
     appends: dict[str, Callable[[int], object]] = {
         name: lambda number, buffer=buffer: buffer.append(chunks[number % len(chunks)])
         for name, buffer in buffers.items()
@@ -107,43 +100,92 @@ def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -
     for n_step in (1, 3):
         for buffer in buffers.values():
             buffer.n_step = n_step
-        for batch_size in (32, 256):
-            seconds = _sampling(buffers, batch_size, max(1, calls * 32 // batch_size))
-            found += _rates(f"{what}: sample {batch_size}, {n_step}-step", "batches/s", 1, seconds)
+        found += _sampling(what, f"{n_step}-step", buffers, calls)
     buffer = buffers["uniform"]
     for name, count in (("a row", buffer.capacity), ("a step", len(buffer))):
         found.append(Measurement(f"{what}: memory", name, "bytes", (buffer.nbytes / count,)))
     return found
 
 
+def measure_growth(
+    sizes: Sequence[int], calls: int, device: str = "cpu", spec: EnvSpec = ATARI
+) -> list[Measurement]:
+    """Fill buffers of several sizes, and compare sampling with the first of them.
+
+    Args:
+        sizes: Rows of each buffer.
+        calls: Calls in one repetition; fewer with large batches.
+        device: Where the rows are stored.
+        spec: Of the rows.
+    """
+    chunks = _chunks(spec)
+    sized = {f"{rows:,} rows": _empty(rows, device, spec) for rows in sizes}
+    for buffers in sized.values():
+        for buffer in buffers.values():
+            for number in range(buffer.capacity // CHUNK_ROWS + 1):
+                buffer.append(chunks[number % len(chunks)])
+    found: list[Measurement] = []
+    for n_step in (1, 3):
+        for sampler in ("uniform", "prioritised"):
+            buffers = {size: of_size[sampler] for size, of_size in sized.items()}
+            for buffer in buffers.values():
+                buffer.n_step = n_step
+            found += _sampling("growth", f"{n_step}-step, {sampler}", buffers, calls)
+    return found
+
+
+def _empty(rows: int, device: str, spec: EnvSpec) -> dict[str, ReplayBuffer]:
+    samplers = {"uniform": UniformSampler(), "prioritised": PrioritizedSampler()}
+    return {
+        name: ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler, device=device)
+        for name, sampler in samplers.items()
+    }
+
+
+def _chunks(spec: EnvSpec) -> list[Rows]:
+    """Make the chunks of two episodes: to repeat them continues each stream correctly."""
+    rng = np.random.default_rng(0)
+    firsts = range(0, 2 * EPISODE_ROWS, CHUNK_ROWS // NUM_STREAMS)
+    return [make_chunk(rng, first, spec) for first in firsts]
+
+
 def _rates(
     section: str, unit: str, units: int, seconds: dict[str, list[float]]
 ) -> list[Measurement]:
     rates = {name: [units / one for one in times] for name, times in seconds.items()}
-    return compared(section, unit, rates, "uniform")
+    return compared(section, unit, rates, next(iter(rates)))
 
 
 def _sampling(
-    buffers: dict[str, ReplayBuffer], batch_size: int, calls: int
-) -> dict[str, list[float]]:
-    samples: dict[str, Callable[[int], object]] = {
-        kind: lambda _, buffer=buffer: sample_and_update(buffer, batch_size)
-        for kind, buffer in buffers.items()
-    }
-    return compare(samples, calls)
+    what: str, kind: str, buffers: dict[str, ReplayBuffer], calls: int
+) -> list[Measurement]:
+    found: list[Measurement] = []
+    for batch_size in (32, 256):
+        samples: dict[str, Callable[[int], object]] = {
+            name: lambda _, buffer=buffer, size=batch_size: sample_and_update(buffer, size)
+            for name, buffer in buffers.items()
+        }
+        seconds = compare(samples, max(1, calls * 32 // batch_size))
+        found += _rates(f"{what}: sample {batch_size}, {kind}", "batches/s", 1, seconds)
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
     parser = argparse.ArgumentParser(prog="lrl.benchmark.replay", description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000, help="capacity of a buffer in rows")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", default=[100_000], help="capacity of a buffer in rows"
+    )
     parser.add_argument("--frame_side", type=int, default=84, help="height and width of a frame")
     parser.add_argument("--calls", type=int, default=300, help="calls in one repetition")
     parser.add_argument("--device", default="cpu", help="where the rows are stored")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures here")
     options = parser.parse_args(arguments)
     spec = with_frame_side(options.frame_side)
-    found = measure(options.rows, options.calls, options.device, spec)
+    if len(options.rows) == 1:
+        found = measure(options.rows[0], options.calls, options.device, spec)
+    else:
+        found = measure_growth(options.rows, options.calls, options.device, spec)
     print(table(found))
     if options.json is not None:
         write(options.json, found)

@@ -10,6 +10,7 @@ from lrl.networks.encoders import (
 )
 from lrl.networks.heads import Head, ReturnDistribution, ScalarHead, Target, TDLoss
 from lrl.networks.layers import NoisyLinear
+from lrl.networks.linear import Linear
 from lrl.networks.q_network import NetworkRecipe, QNetwork
 from lrl.networks.quantile_heads import ImplicitQuantileHead, QuantileHead
 
@@ -20,6 +21,7 @@ __all__ = [
     "Head",
     "ImpalaEncoder",
     "ImplicitQuantileHead",
+    "Linear",
     "MLPEncoder",
     "NatureEncoder",
     "NetworkRecipe",

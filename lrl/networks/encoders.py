@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.networks.layers import NoisyLinear
+from lrl.networks.linear import Linear
 from lrl.types import ConfigError
 
 
@@ -237,10 +238,10 @@ def dense(
     inputs: int, outputs: int, layer_norm: bool = False, noisy_sigma: float | None = None
 ) -> list[nn.Module]:
     """Return a fully connected layer, noisy where sigma is given, its normalisation and ReLU."""
-    linear = nn.Linear(inputs, outputs)
+    layer = Linear(inputs, outputs)
     if noisy_sigma is not None:
-        linear = NoisyLinear(inputs, outputs, noisy_sigma)
-    return [linear, *([nn.LayerNorm(outputs)] if layer_norm else []), nn.ReLU()]
+        layer = NoisyLinear(inputs, outputs, noisy_sigma)
+    return [layer, *([nn.LayerNorm(outputs)] if layer_norm else []), nn.ReLU()]
 
 
 def _last_layer(

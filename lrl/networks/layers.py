@@ -7,12 +7,12 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from lrl.networks.linear import Linear, linear
 from lrl.types import ConfigError
 
 
-class NoisyLinear(nn.Linear):
+class NoisyLinear(Linear):
     """A linear layer whose weights carry learnt, factorised Gaussian noise while it trains.
 
     `sample_noise` draws; until it is called first there is none. In eval mode the noise is off.
@@ -61,12 +61,12 @@ class NoisyLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
         """Return the layer's output, with the noise drawn last while in training mode."""
-        output = functional.linear(input, self.weight, self.bias)
+        output = super().forward(input)
         if not self.training:
             return output
         # The outer product of both noises, without ever being a matrix.
         scaled = input * _per_row(self.input_noise, input)
-        noisy = functional.linear(scaled, self.weight_sigma, self.bias_sigma)
+        noisy = linear(scaled, self.weight_sigma, self.bias_sigma)
         return output + noisy * _per_row(self.output_noise, input)
 
 
@@ -109,13 +109,13 @@ class ActionLayers(nn.Module):
         super().__init__()
         if hidden_size is not None and hidden_size < 1:
             raise ConfigError(f"head.hidden_size must be at least 1 or null, got {hidden_size}")
-        linear = functools.partial(NoisyLinear, sigma=noisy_sigma) if noisy else nn.Linear
+        layer = functools.partial(NoisyLinear, sigma=noisy_sigma) if noisy else Linear
 
         def layers(outputs: int) -> nn.Module:
             if hidden_size is None:
-                return linear(num_features, outputs)
-            hidden = linear(num_features, hidden_size)
-            return nn.Sequential(hidden, nn.ReLU(), linear(hidden_size, outputs))
+                return layer(num_features, outputs)
+            hidden = layer(num_features, hidden_size)
+            return nn.Sequential(hidden, nn.ReLU(), layer(hidden_size, outputs))
 
         self.shape = (num_actions, size)
         self.actions = layers(num_actions * size)

@@ -26,3 +26,22 @@ def test_benchmark_prints_a_table_and_writes_json(
     assert 7056 < row < 7500
     assert all(min(one["values"]) > 0 for one in found)
     assert len(capsys.readouterr().out.splitlines()) == 2 + len(found)
+
+
+def test_buffers_of_several_sizes_are_sampled_by_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["640", "1280", "2560", "--frame_side", "8"]
+    main(["--calls", "2", "--json", str(tmp_path / "replay.json"), "--rows", *sizes])
+    found = json.loads((tmp_path / "replay.json").read_text())["measurements"]
+    assert [one["section"] for one in found[::3]] == [
+        f"growth: sample {batch}, {n}-step, {sampler}"
+        for n in (1, 3)
+        for sampler in ("uniform", "prioritised")
+        for batch in (32, 256)
+    ]
+    names = ["640 rows", "1,280 rows", "2,560 rows"]
+    assert [one["name"] for one in found] == names * 8
+    assert all(len(one["values"]) == REPETITIONS for one in found)
+    assert [one["ratio"] is None for one in found] == [True, False, False] * 8
+    assert len(capsys.readouterr().out.splitlines()) == 2 + len(found)

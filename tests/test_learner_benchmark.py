@@ -31,6 +31,24 @@ def test_every_workload_is_an_update(name):
     assert not batch.observation.equal(make_batch(workload, seed=1).observation)
 
 
+def test_the_loss_alone_has_large_products_made_by_onednn(monkeypatch):
+    workload = WORKLOADS["nature"]
+    agent, batch = learner.make_module(workload, Side()), make_batch(workload, seed=0)
+
+    def functions(output: torch.Tensor) -> set[str]:
+        found, left = set(), [output.grad_fn]
+        while left:
+            if (function := left.pop()) is not None and function not in found:
+                found.add(function)
+                left += [following for following, _ in function.next_functions]
+        return {function.name() for function in found}
+
+    assert "_OneDNNBackward" in functions(agent.compute_loss(batch)["loss"])
+    assert "_OneDNNBackward" not in functions(agent(batch.observation))
+    monkeypatch.setattr(learner.linear, "_multiply", None)  # as the ladder's lower rungs do
+    assert "_OneDNNBackward" not in functions(agent.compute_loss(batch)["loss"])
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_torch_learns_the_same(name):
     workload = WORKLOADS[name]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from lrl.networks import Linear
+from lrl.networks.linear import Linear, onednn_products
 from lrl.types import Batch
 
 TARGET_PERIOD = 1000
@@ -50,7 +50,8 @@ def train(network: nn.Module, batches: Iterable[Batch], bf16: bool = False) -> N
     target = copy.deepcopy(network).requires_grad_(False)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
     for step, batch in enumerate(batches, 1):
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
+        precision = torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False)
+        with precision, onednn_products():
             with torch.no_grad():
                 goal = batch.reward + batch.discount * target(batch.next_observation).amax(1)
             value = network(batch.observation).gather(1, batch.action[:, None]).squeeze(1)

@@ -174,7 +174,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
     parser = argparse.ArgumentParser(prog="lrl.benchmark.replay", description=__doc__)
     parser.add_argument(
-        "--rows", type=int, nargs="+", default=[100_000], help="capacity of a buffer in rows"
+        "--rows",
+        type=int,
+        nargs="+",
+        default=[100_000],
+        help="capacity of a buffer in rows; several are compared with the first, in sampling alone",
     )
     parser.add_argument("--frame_side", type=int, default=84, help="height and width of a frame")
     parser.add_argument("--calls", type=int, default=300, help="calls in one repetition")

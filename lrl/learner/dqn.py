@@ -24,6 +24,7 @@ from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
 from lrl.learner.stamp import STAMP_KEY, other_protocol
 from lrl.learner.updates import check_updates_per_step, learn
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
+from lrl.networks.linear import onednn_products
 from lrl.recipe import Recipe, blamed_on
 from lrl.types import Batch, ConfigError, EnvSpec
 
@@ -211,7 +212,8 @@ class DQN(L.LightningModule):
         """Return `compute_loss` from what `bootstrap.ask` said of the batch; None asks now."""
         self.online.sample_noise()
         self.target.sample_noise()
-        loss, td = self.loss_of(batch, self.online, self.target, self.bootstrap, answer)
+        with onednn_products():
+            loss, td = self.loss_of(batch, self.online, self.target, self.bootstrap, answer)
         if self._trainer is not None:  # else nobody would look at it
             self.finite.note(batch, td.loss, loss)
         if self._is_logging_step():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lrl.learner.checks import callbacks_of
 from lrl.learner.loss import weighted_loss
+from lrl.networks.linear import onednn_products
 from lrl.types import Batch, ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _answers(module: DQN, batches: Sequence[Batch]) -> Iterator[Any]:
 
 
 def _asked_together(module: DQN, batches: Sequence[Batch]) -> Iterator[Any]:
-    with torch.no_grad():
+    with torch.no_grad(), onednn_products():
         answer = module.bootstrap.ask(_joined(batches), module.target)
     begin = 0
     for batch in batches:

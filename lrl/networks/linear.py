@@ -1,7 +1,10 @@
-"""A linear layer whose large float32 products are oneDNN's on a CPU."""
+"""A linear layer whose large float32 products a learner on a CPU leaves to oneDNN."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -9,13 +12,36 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _SMALLEST_WEIGHT = 2**20
-"""Numbers in a weight; smaller ones lost time."""
+"""Numbers in a weight; products with smaller ones took longer."""
 
-_multiply = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # what TorchInductor calls
+_multiply: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # what TorchInductor calls
+_wanted = ContextVar("_wanted", default=False)
+
+
+@contextmanager
+def onednn_products() -> Iterator[None]:
+    """Have the large products of `Linear` layers made by oneDNN, as lrl does for its own loss.
+
+    torch gives float32 products on a CPU to MKL, though convolutions and bfloat16 to oneDNN. With
+    32 rows and the 3136x512 layer of Nature's network, oneDNN took 0.6 of MKL's time for output
+    and gradients (two threads, AMD EPYC). With the few rows of acting it takes longer. Forward-mode
+    derivatives and transforms of `torch.func` do not know its operator: use it where neither is.
+
+    Example:
+        >>> with onednn_products():
+        ...     output = Linear(2048, 512)(torch.ones(32, 2048))
+        >>> output.shape
+        torch.Size([32, 512])
+    """
+    token = _wanted.set(True)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
 
 
 class Linear(nn.Linear):
-    """`torch.nn.Linear`, computed by `linear`."""
+    """`torch.nn.Linear`, which heeds `onednn_products`."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
         """Return `input @ weight.T + bias`."""
@@ -23,43 +49,42 @@ class Linear(nn.Linear):
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """Return `input @ weight.T + bias`, as `torch.nn.functional.linear` does but for rounding.
-
-    torch gives float32 products on a CPU to MKL, though convolutions and bfloat16 to oneDNN. With
-    a weight of a million numbers and more, oneDNN needed half to four fifths of MKL's time for
-    output and gradients (AMD EPYC; docs/benchmarks.md, "An update of each head").
+    """Return what `torch.nn.functional.linear` does, but for rounding within `onednn_products`.
 
     Args:
         input: Numbers `[..., inputs]`.
         weight: Factors `[outputs, inputs]`.
         bias: Added to the output; `[outputs]`.
-
-    Example:
-        >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([0.5]))
-        tensor([[11.5000]])
     """
-    if weight.numel() < _SMALLEST_WEIGHT or not _suits_onednn(input, weight):
+    if torch.compiler.is_compiling() or not (_wanted.get() and _suits(input, weight, bias)):
         return functional.linear(input, weight, bias)
-    rows = input.reshape(-1, weight.shape[1])
-    return _onednn(rows, weight, bias).view(*input.shape[:-1], weight.shape[0])
+    # oneDNN refuses views whose elements overlap, and ignores a bias's stride.
+    rows = input.reshape(-1, weight.shape[1]).contiguous()
+    bias = None if bias is None else bias.contiguous()
+    product = _product(rows, weight.contiguous(), bias)
+    return product.view(*input.shape[:-1], weight.shape[0])
 
 
-def _suits_onednn(input: Tensor, weight: Tensor) -> bool:  # noqa: A002
+def _suits(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:  # noqa: A002
+    """Tell whether oneDNN is faster and knows the case; what is wrong is torch's to say."""
     return (
-        _multiply is not None
+        weight.numel() >= _SMALLEST_WEIGHT
+        and _multiply is not None
         and torch.backends.mkldnn.enabled
-        and input.is_cpu
-        and input.numel() > 0  # oneDNN takes no empty batch
-        and input.dtype == weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
+        and input.numel() > 0
+        and input.shape[-1:] == weight.shape[1:]
+        and (bias is None or bias.shape == weight.shape[:1])
+        and all(
+            tensor is None or (tensor.is_cpu and tensor.dtype == torch.float32)
+            for tensor in (input, weight, bias)
+        )
     )
 
 
-def _onednn(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if torch.is_grad_enabled():  # also within a backward whose own gradient is wanted
         return _OneDNN.apply(rows, weight, bias)
-    assert _multiply is not None
     return _multiply(rows, weight, bias, "none", [], "")
 
 
@@ -69,15 +94,15 @@ class _OneDNN(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows, weight)
-        return _onednn(rows, weight, bias)
+        return _multiply(rows, weight, bias, "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = gradients
+        gradient = gradients[0].contiguous()
         rows, weight = ctx.saved_tensors
         of_rows, of_weight, of_bias = ctx.needs_input_grad
         return (
-            _onednn(gradient, weight.t()) if of_rows else None,
-            _onednn(gradient.t(), rows.t()) if of_weight else None,
+            _product(gradient, weight.t()) if of_rows else None,
+            _product(gradient.t(), rows.t()) if of_weight else None,
             gradient.sum(0) if of_bias else None,
         )

@@ -1,10 +1,12 @@
+import copy
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lrl.networks import Linear, NoisyLinear
-from lrl.networks.linear import linear
+from lrl.networks.linear import linear, onednn_products
 
 SIDE = 1024  # as many inputs as outputs make the smallest weight that oneDNN gets
 
@@ -17,79 +19,125 @@ def uses_onednn(output: Tensor) -> bool:
     return function is not None and function.name() == "_OneDNNBackward"
 
 
-def tensors(*shape: int) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).requires_grad_()
-
-    return draw(*shape, SIDE), draw(SIDE, SIDE), draw(SIDE)
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.parametrize("shape", [(3,), (), (2, 3), (0,)], ids=str)
+def tensors(*shape: int) -> list[Tensor]:
+    """Return input, weight and bias of a large layer."""
+    return [each.requires_grad_() for each in (draw(*shape, SIDE), draw(SIDE, SIDE), draw(SIDE))]
+
+
+def assert_same(given: list[Tensor], *, onednn: bool = True) -> None:
+    """Check output and gradients against torch's."""
+    with onednn_products():
+        found = linear(*given)
+    expected = functional.linear(*given)
+    assert uses_onednn(found) == onednn
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    with torch.no_grad(), onednn_products():
+        torch.testing.assert_close(linear(*given), expected, rtol=1e-4, atol=1e-3)
+    asked = [each for each in given if each.requires_grad]
+    wanted = draw(*expected.shape)
+    ours, theirs = (torch.autograd.grad(each, asked, wanted) for each in (found, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3,), (), (2, 3)], ids=str)
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_output_and_gradients_of_a_large_layer_are_those_of_torch(shape, has_bias):
-    *given, bias = tensors(*shape)
-    if has_bias:
-        given.append(bias)
-    found, expected = linear(*given), functional.linear(*given)
-    assert uses_onednn(found) == (found.numel() > 0)  # oneDNN takes no empty batch
-    assert not uses_onednn(expected)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    wanted = torch.randn(*expected.shape, generator=torch.Generator().manual_seed(1))
-    for one, other in zip(
-        torch.autograd.grad(found, given, wanted),
-        torch.autograd.grad(expected, given, wanted),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert_same(tensors(*shape)[: 3 if has_bias else 2])
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_layers_may_be_frozen_in_part(frozen):
+    given = tensors(3)
+    given[frozen] = given[frozen].detach()
+    assert_same(given)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows, weight, bias: [draw(SIDE, 3).t(), weight, bias],
+        lambda rows, weight, bias: [draw(SIDE + 3).unfold(0, SIDE, 1), weight, bias],  # overlap
+        lambda rows, weight, bias: [rows, draw(SIDE, SIDE).t().requires_grad_(), bias],
+        lambda rows, weight, bias: [rows, draw(2 * SIDE).unfold(0, SIDE, 1)[:SIDE], bias],
+        lambda rows, weight, bias: [rows, weight, draw(SIDE, 3)[:, 1]],
+        lambda rows, weight, bias: [rows, weight, draw(1).expand(SIDE)],
+    ],
+    ids=["turned input", "input", "turned weight", "weight", "column", "expanded bias"],
+)
+def test_views_are_read_as_they_are(change):
+    assert_same(change(*tensors(3)))
 
 
 def test_a_gradient_of_the_gradient_is_that_of_torch():
-    rows, weight, bias = tensors(3)
+    given = tensors(3)
 
     def penalty(product) -> Tensor:
-        value = product(rows, weight, bias).pow(2).sum()
-        (gradient,) = torch.autograd.grad(value, rows, create_graph=True)
-        (found,) = torch.autograd.grad(gradient.pow(2).sum(), weight)
+        value = product(*given).pow(2).sum()
+        (gradient,) = torch.autograd.grad(value, given[0], create_graph=True)
+        (found,) = torch.autograd.grad(gradient.pow(2).sum(), given[1])
         return found
 
     expected = penalty(functional.linear)
-    error = (penalty(linear) - expected).abs().max() / expected.abs().max()
+    with onednn_products():
+        error = (penalty(linear) - expected).abs().max() / expected.abs().max()
     assert error < 1e-5
 
 
-def test_a_layer_that_is_frozen_in_part_gets_the_other_gradients():
-    rows, weight, bias = tensors(3)
-    linear(rows.detach(), weight, bias.detach()).sum().backward()
-    assert weight.grad is not None
-    assert rows.grad is None
-    assert bias.grad is None
-
-
-def test_layers_use_it():
+def test_layers_use_it_where_it_is_wanted():
     rows, _, _ = tensors(3)
     noisy = NoisyLinear(SIDE, SIDE)
     noisy.eval()
     for layer in (Linear(SIDE, SIDE), noisy):
-        assert uses_onednn(layer(rows))
-        with torch.no_grad():
-            expected = functional.linear(rows, layer.weight, layer.bias)
-            torch.testing.assert_close(layer(rows), expected, rtol=1e-4, atol=1e-4)
+        assert not uses_onednn(layer(rows))
+        with onednn_products():
+            assert uses_onednn(layer(rows))
+        assert not uses_onednn(layer(rows))
+
+
+def test_nothing_but_the_loss_meets_it():
+    layer = Linear(SIDE, SIDE)
+    gradient = torch.func.vmap(torch.func.grad(lambda row: layer(row).sum()))(draw(3, SIDE))
+    torch.testing.assert_close(gradient, layer.weight.sum(0).expand(3, -1))
+    plain = nn.Linear(SIDE, SIDE)
+    plain.load_state_dict(copy.deepcopy(layer).state_dict())
+    assert torch.equal(plain(draw(3, SIDE)), layer(draw(3, SIDE)))
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # comes with any change of the flags
 def test_other_products_stay_with_torch(monkeypatch):
     rows, weight, bias = tensors(3)
-    assert not uses_onednn(linear(rows, weight[:-1], bias[:-1]))  # too small
-    double = linear(rows.double(), weight.double(), bias.double())
-    assert double.dtype == torch.float64
-    with torch.autocast("cpu", torch.bfloat16):
+    assert_same([rows, weight[:-1], bias[:-1]], onednn=False)  # too small
+    assert_same([rows.double(), weight.double(), bias.double()], onednn=False)
+    assert_same([rows, weight, bias[:1]], onednn=False)  # one number for all outputs
+    assert_same(tensors(0), onednn=False)
+    with torch.autocast("cpu", torch.bfloat16), onednn_products():
         assert linear(rows, weight, bias).dtype == torch.bfloat16
-    with torch.device("meta"):
-        shapes = linear(torch.empty(3, SIDE), torch.empty(SIDE, SIDE))
-    assert shapes.device.type == "meta"
     with torch.backends.mkldnn.flags(enabled=False):
-        assert not uses_onednn(linear(rows, weight, bias))
+        assert_same([rows, weight, bias], onednn=False)
     monkeypatch.setattr("lrl.networks.linear._multiply", None)  # a torch without oneDNN
-    assert torch.equal(linear(rows, weight, bias), functional.linear(rows, weight, bias))
+    assert_same([rows, weight, bias], onednn=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows, weight, bias: (rows[:, 1:], weight, bias),
+        lambda rows, weight, bias: (rows, weight[None], None),
+        lambda rows, weight, bias: (rows, weight, bias[1:]),
+        lambda rows, weight, bias: (rows, weight, bias.double()),
+        lambda rows, weight, bias: (rows, weight, bias.to("meta")),
+    ],
+    ids=["features", "axes", "length of bias", "type of bias", "device of bias"],
+)
+def test_mistakes_are_named_in_the_words_of_torch(change):
+    given = change(*tensors(3))
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        functional.linear(*given)
+    with pytest.raises(type(expected.value)) as found, onednn_products():
+        linear(*given)
+    assert str(found.value) == str(expected.value)

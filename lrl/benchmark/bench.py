@@ -13,7 +13,7 @@ from lrl.types import ConfigError
 
 Section = Literal["learner", "trainer", "replay", "growth", "transport", "acting"]
 _GROWING = (10_000, 100_000, 1_000_000)
-_FRAME_SIDE = 42  # of growing replays: a million rows take 1.8 GB, twice, beside the smaller ones
+_FRAME_SIDE = 42  # of growing replays: a million rows take 1.8 GB
 _NEURAL = ("raw, as written", "raw, and oneDNN's products", "raw, and compiled", "raw, bf16")
 
 

@@ -18,13 +18,17 @@ from pathlib import Path
 import numpy as np
 
 from lrl.benchmark.measure import Measurement, compared, table, write
-from lrl.replay import PrioritizedSampler, ReplayBuffer, UniformSampler
+from lrl.replay import PrioritizedSampler, ReplayBuffer, Sampler, UniformSampler
 from lrl.types import EnvSpec, RowKind, Rows
 
 ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 NUM_STREAMS = 8
 CHUNK_ROWS = 64
 REPETITIONS = 7
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "uniform": UniformSampler,
+    "prioritised": PrioritizedSampler,
+}
 EPISODE_ROWS = 500
 """Rows of an episode with its prefix and boundary rows; roughly a short Atari episode."""
 
@@ -87,7 +91,11 @@ def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -
         device: Where the rows are stored.
         spec: Of the rows.
     """
-    buffers, chunks = _empty(rows, device, spec), _chunks(spec)
+    buffers = {
+        kind: ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
+        for kind, sampler in SAMPLERS.items()
+    }
+    chunks = _chunks(spec)
     appends: dict[str, Callable[[int], object]] = {
         name: lambda number, buffer=buffer: buffer.append(chunks[number % len(chunks)])
         for name, buffer in buffers.items()
@@ -119,27 +127,19 @@ def measure_growth(
         spec: Of the rows.
     """
     chunks = _chunks(spec)
-    sized = {f"{rows:,} rows": _empty(rows, device, spec) for rows in sizes}
-    for buffers in sized.values():
-        for buffer in buffers.values():
-            for number in range(buffer.capacity // CHUNK_ROWS + 1):
-                buffer.append(chunks[number % len(chunks)])
     found: list[Measurement] = []
-    for n_step in (1, 3):
-        for sampler in ("uniform", "prioritised"):
-            buffers = {size: of_size[sampler] for size, of_size in sized.items()}
+    for kind, sampler in SAMPLERS.items():  # one after the other: a million frames take 7 GB
+        buffers: dict[str, ReplayBuffer] = {}
+        for rows in sizes:
+            buffer = ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
+            for number in range(rows // CHUNK_ROWS + 1):
+                buffer.append(chunks[number % len(chunks)])
+            buffers[f"{rows:,} rows"] = buffer
+        for n_step in (1, 3):
             for buffer in buffers.values():
                 buffer.n_step = n_step
-            found += _sampling("growth", f"{n_step}-step, {sampler}", buffers, calls)
+            found += _sampling("growth", f"{n_step}-step, {kind}", buffers, calls)
     return found
-
-
-def _empty(rows: int, device: str, spec: EnvSpec) -> dict[str, ReplayBuffer]:
-    samplers = {"uniform": UniformSampler(), "prioritised": PrioritizedSampler()}
-    return {
-        name: ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler, device=device)
-        for name, sampler in samplers.items()
-    }
 
 
 def _chunks(spec: EnvSpec) -> list[Rows]:

@@ -36,8 +36,8 @@ def test_buffers_of_several_sizes_are_sampled_by_turns(
     found = json.loads((tmp_path / "replay.json").read_text())["measurements"]
     assert [one["section"] for one in found[::3]] == [
         f"growth: sample {batch}, {n}-step, {sampler}"
-        for n in (1, 3)
         for sampler in ("uniform", "prioritised")
+        for n in (1, 3)
         for batch in (32, 256)
     ]
     names = ["640 rows", "1,280 rows", "2,560 rows"]

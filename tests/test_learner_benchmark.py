@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from helpers.products import counted_products
 from helpers.training_runs import quiet
 
 from benchmark import compare
@@ -15,6 +16,7 @@ from lrl.benchmark import bare, learner
 from lrl.benchmark.learner import LADDER, PLAIN, TRAINER, WORKLOADS, Side, make_batch, measure
 from lrl.benchmark.measure import compared, write
 from lrl.learner.dqn import DQN
+from lrl.learner.updates import _asked_together
 
 pytestmark = quiet
 
@@ -31,22 +33,21 @@ def test_every_workload_is_an_update(name):
     assert not batch.observation.equal(make_batch(workload, seed=1).observation)
 
 
-def test_the_loss_alone_has_large_products_made_by_onednn(monkeypatch):
+def test_learning_alone_has_large_products_made_by_onednn(monkeypatch):
+    calls = counted_products(monkeypatch)
     workload = WORKLOADS["nature"]
     agent, batch = learner.make_module(workload, Side()), make_batch(workload, seed=0)
-
-    def functions(output: torch.Tensor) -> set[str]:
-        found, left = set(), [output.grad_fn]
-        while left:
-            if (function := left.pop()) is not None and function not in found:
-                found.add(function)
-                left += [following for following, _ in function.next_functions]
-        return {function.name() for function in found}
-
-    assert "_OneDNNBackward" in functions(agent.compute_loss(batch)["loss"])
-    assert "_OneDNNBackward" not in functions(agent(batch.observation))
-    monkeypatch.setattr(learner.linear, "_multiply", None)  # as the ladder's lower rungs do
-    assert "_OneDNNBackward" not in functions(agent.compute_loss(batch)["loss"])
+    agent.act(batch.observation)
+    assert len(calls) == 0
+    list(_asked_together(agent, [batch, batch]))
+    assert len(calls) == 1  # of the target network, for both batches
+    agent.compute_loss(batch)["loss"].backward()
+    assert len(calls) == 1 + 2 + 2  # of both networks, and of two gradients
+    bare.train(PLAIN["nature"](), [batch])
+    assert len(calls) == 5 + 4
+    learner.set_up(Side(onednn=False, keeps_memory=False))
+    agent.compute_loss(batch)["loss"].backward()
+    assert len(calls) == 9
 
 
 @pytest.mark.parametrize("name", PLAIN)

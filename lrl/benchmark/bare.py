@@ -1,8 +1,8 @@
 """The fastest loop of plain, uncompiled torch that we could write: lrl's updates are held to it.
 
 It holds a network, its target and an optimizer, and nothing that a library needs beside them: no
-module of Lightning, no head, no priorities, no look for NaN. Its large product is oneDNN's, as in
-lrl's networks.
+module of Lightning, no head, no priorities, no look for NaN. Its large layer is lrl's, so that the
+product is oneDNN's on both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from lrl.networks.linear import Linear, onednn_products
+from lrl.networks import Linear, onednn_products
 from lrl.types import Batch
 
 TARGET_PERIOD = 1000

@@ -2,8 +2,8 @@
 
 Each side is a process of its own, since some settings are of the whole process, and the sides take
 turns. Times are of one learner step on batches that are there already: loss, gradients, optimizer.
-The sides `raw` are loops around lrl's module, which look for no NaN; `plain torch` has no module of
-lrl at all. The others are Lightning's Trainer around the module.
+The sides `raw` are loops around lrl's module, which look for no NaN; `plain torch` has nothing of
+lrl but its linear layer. The others are Lightning's Trainer around the module.
 """
 
 from __future__ import annotations
@@ -157,12 +157,7 @@ def serve(pipe: Connection, name: str, side: Side, threads: int) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    if side.keeps_memory:
-        keep_freed_memory()
-    if not side.channels_last:
-        encoders.ConvEncoder.takes_channels_last = False
-    if not side.onednn:
-        linear._multiply = None  # pyright: ignore[reportPrivateUsage]
+    set_up(side)
     workload = WORKLOADS[name]
     batches = [make_batch(workload, seed) for seed in range(_PARTS)]
     windows = Windows(pipe, batches, side.updates_per_step)
@@ -174,6 +169,16 @@ def serve(pipe: Connection, name: str, side: Side, threads: int) -> None:
         _with_trainer(module, windows, side.bf16)
     else:
         _raw(module, windows, side.bf16)
+
+
+def set_up(side: Side) -> None:
+    """Set what is of the whole process."""
+    if side.keeps_memory:
+        keep_freed_memory()
+    if not side.channels_last:
+        encoders.ConvEncoder.takes_channels_last = False
+    if not side.onednn:
+        linear._multiply = None  # pyright: ignore[reportPrivateUsage]
 
 
 def make_module(workload: Workload, side: Side) -> DQN:

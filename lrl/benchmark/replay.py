@@ -4,7 +4,8 @@ Run `python -m lrl.benchmark.replay`; `--json PATH` also writes the figures. Tim
 over repetitions, on Atari frames (84x84 uint8, stack of 4) of 8 interleaved streams. Uniform and
 prioritised sampling are timed in turns; the latter includes updating the batch's priorities.
 `--rows 1000000 --frame_side 8` compares them at full size where memory is scarce. With several
-numbers of rows, buffers of these sizes are sampled in turns.
+numbers of rows, buffers of these sizes take turns instead, one sampler after the other, in sampling
+alone.
 """
 
 from __future__ import annotations
@@ -157,8 +158,9 @@ def _rates(
 
 
 def _sampling(
-    what: str, kind: str, buffers: dict[str, ReplayBuffer], calls: int
+    what: str, setting: str, buffers: dict[str, ReplayBuffer], calls: int
 ) -> list[Measurement]:
+    """Time batches of 32 and 256 from buffers that take turns."""
     found: list[Measurement] = []
     for batch_size in (32, 256):
         samples: dict[str, Callable[[int], object]] = {
@@ -166,7 +168,7 @@ def _sampling(
             for name, buffer in buffers.items()
         }
         seconds = compare(samples, max(1, calls * 32 // batch_size))
-        found += _rates(f"{what}: sample {batch_size}, {kind}", "batches/s", 1, seconds)
+        found += _rates(f"{what}: sample {batch_size}, {setting}", "batches/s", 1, seconds)
     return found
 
 

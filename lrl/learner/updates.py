@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lrl.learner.checks import callbacks_of
 from lrl.learner.loss import weighted_loss
-from lrl.networks.linear import onednn_products
+from lrl.networks import onednn_products
 from lrl.types import Batch, ConfigError
 
 if TYPE_CHECKING:

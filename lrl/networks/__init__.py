@@ -10,7 +10,7 @@ from lrl.networks.encoders import (
 )
 from lrl.networks.heads import Head, ReturnDistribution, ScalarHead, Target, TDLoss
 from lrl.networks.layers import NoisyLinear
-from lrl.networks.linear import Linear
+from lrl.networks.linear import Linear, onednn_products
 from lrl.networks.q_network import NetworkRecipe, QNetwork
 from lrl.networks.quantile_heads import ImplicitQuantileHead, QuantileHead
 
@@ -32,4 +32,5 @@ __all__ = [
     "ScalarHead",
     "TDLoss",
     "Target",
+    "onednn_products",
 ]

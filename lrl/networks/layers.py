@@ -109,13 +109,13 @@ class ActionLayers(nn.Module):
         super().__init__()
         if hidden_size is not None and hidden_size < 1:
             raise ConfigError(f"head.hidden_size must be at least 1 or null, got {hidden_size}")
-        layer = functools.partial(NoisyLinear, sigma=noisy_sigma) if noisy else Linear
+        make_layer = functools.partial(NoisyLinear, sigma=noisy_sigma) if noisy else Linear
 
         def layers(outputs: int) -> nn.Module:
             if hidden_size is None:
-                return layer(num_features, outputs)
-            hidden = layer(num_features, hidden_size)
-            return nn.Sequential(hidden, nn.ReLU(), layer(hidden_size, outputs))
+                return make_layer(num_features, outputs)
+            hidden = make_layer(num_features, hidden_size)
+            return nn.Sequential(hidden, nn.ReLU(), make_layer(hidden_size, outputs))
 
         self.shape = (num_actions, size)
         self.actions = layers(num_actions * size)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _SMALLEST_WEIGHT = 2**20
-"""Numbers in a weight; products with smaller ones took longer."""
+"""Numbers in a weight: MKL was faster with 512x512 and fewer, oneDNN with 1024x1024 (by hand)."""
 
 _multiply: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)  # what TorchInductor calls
 _wanted = ContextVar("_wanted", default=False)
@@ -22,10 +22,10 @@ _wanted = ContextVar("_wanted", default=False)
 def onednn_products() -> Iterator[None]:
     """Have the large products of `Linear` layers made by oneDNN, as lrl does for its own loss.
 
-    torch gives float32 products on a CPU to MKL, though convolutions and bfloat16 to oneDNN. With
-    32 rows and the 3136x512 layer of Nature's network, oneDNN took 0.6 of MKL's time for output
-    and gradients (two threads, AMD EPYC). With the few rows of acting it takes longer. Forward-mode
-    derivatives and transforms of `torch.func` do not know its operator: use it where neither is.
+    On x86 torch gives float32 products to MKL, though convolutions and bfloat16 to oneDNN, which
+    is faster with large weights and the rows of a batch (docs/architecture.md), not with the few
+    rows of acting. Forward-mode derivatives and transforms of `torch.func` do not know its
+    operator: use it where neither is.
 
     Example:
         >>> with onednn_products():
@@ -61,7 +61,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # oneDNN refuses views whose elements overlap, and ignores a bias's stride.
     rows = input.reshape(-1, weight.shape[1]).contiguous()
     bias = None if bias is None else bias.contiguous()
-    product = _product(rows, weight.contiguous(), bias)
+    product = _OneDNN.apply(rows, weight.contiguous(), bias)
     return product.view(*input.shape[:-1], weight.shape[0])
 
 
@@ -82,12 +82,6 @@ def _suits(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:  # noqa:
     )
 
 
-def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if torch.is_grad_enabled():  # also within a backward whose own gradient is wanted
-        return _OneDNN.apply(rows, weight, bias)
-    return _multiply(rows, weight, bias, "none", [], "")
-
-
 class _OneDNN(torch.autograd.Function):
     """torch has no gradient for oneDNN's product: it is made of two more of them."""
 
@@ -102,7 +96,7 @@ class _OneDNN(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         of_rows, of_weight, of_bias = ctx.needs_input_grad
         return (
-            _product(gradient, weight.t()) if of_rows else None,
-            _product(gradient.t(), rows.t()) if of_weight else None,
+            _OneDNN.apply(gradient, weight.t(), None) if of_rows else None,
+            _OneDNN.apply(gradient.t(), rows.t(), None) if of_weight else None,
             gradient.sum(0) if of_bias else None,
         )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lrl.functional.distributional import quantile_huber, select_action_distribution
 from lrl.networks.heads import LayeredHead, ReturnDistribution, Target, TDLoss
+from lrl.networks.linear import Linear
 from lrl.types import ConfigError
 
 
@@ -163,7 +164,7 @@ class ImplicitQuantileHead(QuantileLossHead):
         self.num_quantiles = num_quantiles
         self.num_target_quantiles = num_target_quantiles
         self.kappa = kappa
-        self.embedding = nn.Sequential(nn.Linear(embedding_size, num_features), nn.ReLU())
+        self.embedding = nn.Sequential(Linear(embedding_size, num_features), nn.ReLU())
         self.register_buffer("acting_taus", _midpoints(num_acting_quantiles), persistent=False)
         self.register_buffer(
             "frequencies", torch.pi * torch.arange(embedding_size), persistent=False

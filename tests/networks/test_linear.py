@@ -1,12 +1,11 @@
-import copy
-
 import pytest
 import torch
-from torch import Tensor, nn
+from helpers.products import counted_products
+from torch import Tensor
 from torch.nn import functional
 
-from lrl.networks import Linear, NoisyLinear
-from lrl.networks.linear import linear, onednn_products
+from lrl.networks import Linear, NoisyLinear, onednn_products
+from lrl.networks.linear import linear
 
 SIDE = 1024  # as many inputs as outputs make the smallest weight that oneDNN gets
 
@@ -90,22 +89,28 @@ def test_a_gradient_of_the_gradient_is_that_of_torch():
 
 def test_layers_use_it_where_it_is_wanted():
     rows, _, _ = tensors(3)
-    noisy = NoisyLinear(SIDE, SIDE)
-    noisy.eval()
-    for layer in (Linear(SIDE, SIDE), noisy):
+    for layer in (Linear(SIDE, SIDE), NoisyLinear(SIDE, SIDE).eval()):
         assert not uses_onednn(layer(rows))
         with onednn_products():
             assert uses_onednn(layer(rows))
         assert not uses_onednn(layer(rows))
 
 
-def test_nothing_but_the_loss_meets_it():
+def test_both_products_of_a_noisy_layer_are_onednns(monkeypatch):
+    rows, _, _ = tensors(3)
+    noisy = NoisyLinear(SIDE, SIDE)
+    noisy.sample_noise()
+    expected = noisy(rows)
+    calls = counted_products(monkeypatch)
+    with onednn_products():
+        torch.testing.assert_close(noisy(rows), expected, rtol=1e-4, atol=1e-4)
+    assert len(calls) == 2
+
+
+def test_transforms_work_where_it_is_not_wanted():
     layer = Linear(SIDE, SIDE)
     gradient = torch.func.vmap(torch.func.grad(lambda row: layer(row).sum()))(draw(3, SIDE))
     torch.testing.assert_close(gradient, layer.weight.sum(0).expand(3, -1))
-    plain = nn.Linear(SIDE, SIDE)
-    plain.load_state_dict(copy.deepcopy(layer).state_dict())
-    assert torch.equal(plain(draw(3, SIDE)), layer(draw(3, SIDE)))
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # comes with any change of the flags

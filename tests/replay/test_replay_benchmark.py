@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lrl.benchmark import replay
 from lrl.benchmark.replay import REPETITIONS, main
 
 
@@ -29,8 +30,12 @@ def test_benchmark_prints_a_table_and_writes_json(
 
 
 def test_buffers_of_several_sizes_are_sampled_by_turns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sampled: list[int] = []
+    monkeypatch.setattr(
+        replay, "sample_and_update", lambda buffer, size: sampled.append(buffer.capacity)
+    )
     sizes = ["640", "1280", "2560", "--frame_side", "8"]
     main(["--calls", "2", "--json", str(tmp_path / "replay.json"), "--rows", *sizes])
     found = json.loads((tmp_path / "replay.json").read_text())["measurements"]
@@ -40,6 +45,8 @@ def test_buffers_of_several_sizes_are_sampled_by_turns(
         for n in (1, 3)
         for batch in (32, 256)
     ]
+    a_turn = [640, 640, 1280, 1280, 2560, 2560]
+    assert sampled[: 2 * len(a_turn)] == 2 * a_turn
     names = ["640 rows", "1,280 rows", "2,560 rows"]
     assert [one["name"] for one in found] == names * 8
     assert all(len(one["values"]) == REPETITIONS for one in found)

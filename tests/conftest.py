@@ -6,6 +6,7 @@ import signal
 import sys
 
 import pytest
+import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -39,8 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests five times the time-out: a shared machine may be several times slower."""
+    """Skip tests of a GPU where there is none, and give slow ones five times the time-out.
+
+    A shared machine may be several times slower.
+    """
     for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs CUDA"))
         slow = any(item.get_closest_marker(name) for name in ("slow", "ddp"))
         if slow and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))

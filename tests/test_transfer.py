@@ -12,7 +12,6 @@ from helpers.training_runs import (
     AfterEachStep,
     background,
     make_run,
-    needs_gpu,
     quiet,
     small_agent,
     small_data,
@@ -26,7 +25,9 @@ from lrl.transfer import HostCopy, to_device
 
 pytestmark = quiet
 
-every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+every_device = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 
 
 @every_device
@@ -101,7 +102,6 @@ def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("sampler", [None, PrioritizedSampler])
 @pytest.mark.parametrize("updates", [1, 2])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

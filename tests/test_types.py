@@ -104,7 +104,6 @@ def test_a_batch_moves_as_a_whole():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_pinned_batch_is_equal():
     batch = masked_batch()
     strided = dataclasses.replace(batch, observation=batch.observation[:, :1])

@@ -14,7 +14,6 @@ from typing import Any
 
 import lightning as L
 import pytest
-import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lrl import (
@@ -35,11 +34,6 @@ quiet = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:Experiment logs directory"),
-]
-
-needs_gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
 ]
 
 

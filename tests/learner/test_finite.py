@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.command_line import Project, quiet_commands
-from helpers.training_runs import make_run, needs_gpu, quiet, small_agent, small_data
+from helpers.training_runs import make_run, quiet, small_agent, small_data
 from torch import Tensor
 
 from lrl import DQN, ActorLearnerCallback, ReplayConfig
@@ -97,7 +97,7 @@ def test_a_nan_stops_at_its_step_and_the_checkpoints_of_before_stay(
         assert all(torch.isfinite(tensor).all() for tensor in weights)
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", pytest.param("gpu", marks=needs_gpu)])
+@pytest.mark.parametrize("accelerator", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def test_the_batch_is_written_with_its_guilty_row_first(tmp_path, accelerator: str):
     run = make_run(
         tmp_path, module=diverging_agent(), max_steps=40, accelerator=accelerator, devices=1

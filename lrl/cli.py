@@ -31,7 +31,8 @@ from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.checks import callbacks_of
 from lrl.learner.finite import NonFiniteLossError
-from lrl.learner.ranks import check_strategy
+from lrl.learner.ranks import is_lost_connection
+from lrl.learner.trainer_checks import check_trainer, check_trainer_settings, refusals_named
 from lrl.mistakes import check_settings
 from lrl.report.scores import describe
 from lrl.runs import new_version, resolve_checkpoint, versions
@@ -165,6 +166,7 @@ class LrlCLI(LightningCLI):
         config = self.config[self.config["subcommand"]]
         check_settings(self._parser(self.config["subcommand"]), config)
         safety.check_values(config.as_dict())
+        check_trainer_settings(config["trainer"], config["model"]["updates_per_step"])
         # A job that was stopped before its first save is started again with `--ckpt_path last`.
         starts_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
         self._checkpoint = resolve_checkpoint(
@@ -183,8 +185,10 @@ class LrlCLI(LightningCLI):
         self.config_init[str(self.subcommand)]["ckpt_path"] = self._checkpoint
         if self._get(self.config, "trainer")["logger"] is None:
             kwargs["logger"] = self._new_loggers() if self.subcommand == "fit" else False
-        trainer = super().instantiate_trainer(**kwargs)
-        check_strategy(trainer)  # here, since a rank is too late for it
+        settings = self._get(self.config, "trainer")
+        with refusals_named(settings):
+            trainer = super().instantiate_trainer(**kwargs)
+        check_trainer(trainer)  # here, since a rank is too late for it
         return trainer
 
     def _new_loggers(self) -> list[Logger]:
@@ -207,9 +211,12 @@ class LrlCLI(LightningCLI):
             return
         best = callback.best_model_path
         path = best or callback.last.last_model_path or self._checkpoint
+        if not path:
+            print("\ncheckpoint: none, no learner step was made (trainer.max_steps, max_epochs or")
+            print("max_time let none be made, or limit_train_batches)")
+            return
         score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
         print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
-        print(f"time: {callback.summary.verdict}")
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
         print(f"  tensorboard --logdir {folder}")
 
@@ -233,6 +240,7 @@ def _quieten() -> None:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated")
     warnings.filterwarnings("ignore", message="The number of training batches .* is smaller")
     warnings.filterwarnings("ignore", message="You called `self.log.*no logger configured")
+    warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*sync_dist=True")
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
         logging.getLogger(name).addFilter(lambda record: "litlogger" not in record.getMessage())
 
@@ -256,6 +264,12 @@ def run() -> int:
         if outcome.folder is not None:
             shutil.rmtree(outcome.folder, ignore_errors=True)
         return report_mistake(error, outcome.known)
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        what = "another rank ended or was killed, and may have printed why"
+        print(f"lrl: error: {what}; go on with --ckpt_path last ({error})", file=sys.stderr)
+        return 1
     except (SystemExit, KeyboardInterrupt) as error:
         outcome.exception = outcome.exception or error
     return _exit_code(outcome)

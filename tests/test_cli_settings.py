@@ -76,7 +76,11 @@ MISTAKES = {
         ["--trainer.strategy", "ddp_fork", "--trainer.devices", "2", "--trainer.accelerator=cpu"],
         "trainer.strategy starts ranks by fork",
     ),
-    "FSDP": (["--trainer.strategy", "fsdp", "--trainer.accelerator=cpu"], "fsdp"),
+    "FSDP": (["--trainer.strategy", "fsdp"], "trainer.strategy is fsdp, which lrl is not made for"),
+    "clipping": (["--trainer.gradient_clip_val", "-1"], "trainer.gradient_clip_val is -1, but"),
+    "devices": (["--trainer.devices=two", "--trainer.accelerator=cpu"], "trainer.devices is two"),
+    "precision": (["--trainer.precision", "64"], "trainer.precision is 64, but weights"),
+    "threads": (["--data.learner_threads", "100000"], "must be at least 1 and at most 1024"),
     "seed": (["--seed_everything", "-5"], "-5 is not in bounds"),
 }
 
@@ -167,3 +171,14 @@ def test_the_defaults_can_be_printed_and_used(command, project):
     _, again, _ = command("fit", "--config", "defaults.yaml", "--print_config")
     assert yaml.safe_load(again) == yaml.safe_load(printed)
     assert yaml.safe_load(printed)["model"]["optimizer"]["class_path"] == "torch.optim.Adam"
+
+
+@pytest.mark.parametrize("nothing", ["max_steps", "limit_train_batches"])
+def test_a_run_that_makes_no_step_says_so_and_names_no_checkpoint(command, project, nothing):
+    code, out, _ = command(
+        "fit", "--config", "base.yaml", "--name", nothing, f"--trainer.{nothing}", "0"
+    )
+    assert code == 0
+    assert "checkpoint: none, no learner step was made (trainer.max_steps" in out
+    assert "None" not in out
+    assert list(project.folder.glob(f"runs/{nothing}/version_0/checkpoints/*")) == []

@@ -139,7 +139,8 @@ class RunSummary(L.Callback):
             (self._folder / "summary.json").write_text(text + "\n")
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)
-        _log.info("%s\n%s", actor_table(actors), self.verdict)
+        whose = f"rank 0 of {trainer.world_size}\n" if trainer.world_size > 1 else ""
+        _log.info("%s%s\n%s", whose, actor_table(actors), self.verdict)
 
 
 def actor_table(actors: Sequence[ActorStatistics]) -> str:

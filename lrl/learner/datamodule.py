@@ -23,10 +23,11 @@ from lrl.learner.dataset import ReplayDataset
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.launch import start_source
 from lrl.learner.preflight import check_machine
-from lrl.learner.ranks import check_strategy, minimum_of_ranks
+from lrl.learner.ranks import minimum_of_ranks
 from lrl.learner.sources import Source
 from lrl.learner.stamp import make_stamp
-from lrl.learner.threads import share_cores
+from lrl.learner.threads import MOST_THREADS, share_cores
+from lrl.learner.trainer_checks import check_trainer
 from lrl.memory import keep_freed_memory
 from lrl.networks.q_network import QNetwork, vector_size
 from lrl.recipe import blamed_on
@@ -68,8 +69,11 @@ class ReplayDataModule(L.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if learner_threads is not None and learner_threads < 1:
-            raise ConfigError(f"data.learner_threads must be at least 1, got {learner_threads}")
+        if learner_threads is not None and not 1 <= learner_threads <= MOST_THREADS:
+            raise ConfigError(
+                f"data.learner_threads must be at least 1 and at most {MOST_THREADS}, got "
+                f"{learner_threads}"
+            )
         if seed < 0:
             raise ConfigError(f"data.seed must be at least 0, got {seed}")
         self.env = env
@@ -118,7 +122,7 @@ class ReplayDataModule(L.LightningDataModule):
             )
         if stage != "fit":
             return
-        check_strategy(self._trainer())
+        check_trainer(self._trainer())
         check_inference(self.inference, self.actors)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ParallelStrategy
@@ -16,18 +18,33 @@ def check_strategy(trainer: L.Trainer) -> None:
         ConfigError: The strategy splits networks, or starts ranks by fork.
     """
     strategy = trainer.strategy
-    name = type(strategy).__name__
     is_ddp = isinstance(strategy, DDPStrategy) and not isinstance(strategy, DeepSpeedStrategy)
     if isinstance(strategy, ParallelStrategy) and not is_ddp:
-        raise ConfigError(
-            f"trainer.strategy is {name}, which lrl is not made for: a Q-network fits on every "
-            "device, so set it to ddp, or to auto with trainer.devices 1"
-        )
+        refuse_strategy(type(strategy).__name__)
     if getattr(strategy, "_start_method", "") == "fork":
         raise ConfigError(
             "trainer.strategy starts ranks by fork, after which environments and actors may hang: "
             "set it to ddp, or to ddp_spawn in a script"
         )
+
+
+def refuse_strategy(name: str) -> NoReturn:
+    """Say that a strategy splits networks, or runs them in other ways that lrl does not know.
+
+    Raises:
+        ConfigError: Always.
+    """
+    raise ConfigError(
+        f"trainer.strategy is {name}, which lrl is not made for: a Q-network fits on every "
+        "device, so set it to ddp, or to auto with trainer.devices 1"
+    )
+
+
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Return whether an error says that another rank could not be reached any more."""
+    if not torch.distributed.is_available():
+        return False
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
 
 
 def minimum_of_ranks(trainer: L.Trainer, number: float) -> float:

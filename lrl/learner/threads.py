@@ -7,6 +7,9 @@ import os
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 
+MOST_THREADS = 1024
+"""A thread more than there are cores never helps; of very many the system refuses some."""
+
 
 def share_cores(threads: int | None, ranks: int, busy: int) -> int:
     """Set the learner's threads, say how many, and return how many there were before.

@@ -284,7 +284,7 @@ def _check_memory(
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"replay.device is {device!r}, which cannot be used: {error}") from error
+        raise ConfigError(f"replay.device {device!r} cannot be used, 'cpu' can: {error}") from error
     if torch.device(device).type == "cuda":
         available: int | None = torch.cuda.mem_get_info(device)[0]
         sampler = None  # it stays on the host

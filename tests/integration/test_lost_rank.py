@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.command_line import Project
 from helpers.training_runs import environment_for_subprocess, process_group, wait_for
 
 pytestmark = [
@@ -17,12 +18,12 @@ pytestmark = [
 ]
 
 
-def ranks(group: int) -> dict[int, int]:
-    """Processes of the script itself, by rank."""
+def ranks(group: int, command: bytes = b"helpers.endless_run") -> dict[int, int]:
+    """Processes of the script or command itself, by rank."""
     found = {}
     for pid in process_group(group):
         folder = Path(f"/proc/{pid}")
-        if b"helpers.endless_run" in (folder / "cmdline").read_bytes():
+        if command in (folder / "cmdline").read_bytes():
             environment = (folder / "environ").read_bytes().split(b"\0")
             found[1 if b"LOCAL_RANK=1" in environment else 0] = pid
     return found
@@ -48,3 +49,31 @@ def test_when_a_rank_is_killed_everything_ends(tmp_path, lost):
             os.kill(pid, signal.SIGKILL)
         process.wait()
     assert process.returncode != 0
+
+
+ENDLESS = """
+trainer: {max_steps: 1000000000, limit_train_batches: null, accelerator: cpu, devices: 2}
+data: {actors: {num_actors: 0}, evaluation: {episodes: 4, test_episodes: 4}}
+actor_learner: {eval_interval_learner_steps: 0, save_interval_learner_steps: 5}
+"""
+
+
+def test_the_command_line_says_that_a_rank_was_lost_and_how_to_go_on(tmp_path):
+    project = Project(tmp_path)
+    (tmp_path / "endless.yaml").write_text(ENDLESS)
+    process = project.start("fit", "--config", "base.yaml", "--config", "endless.yaml")
+    try:
+        last = project.runs / "version_0" / "checkpoints" / "last.ckpt"
+        wait_for(last.exists, "the first checkpoint", seconds=200.0)
+        os.kill(ranks(process.pid, b"endless.yaml")[1], signal.SIGKILL)
+        _, err = process.communicate(timeout=65.0)
+    finally:
+        for pid in process_group(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    assert "rank 0 of 2\nactor " in err  # whose table it is
+    (line,) = (line for line in err.splitlines() if line.startswith("lrl: error: "))
+    assert "another rank ended" in line
+    assert "--ckpt_path last" in line

@@ -91,6 +91,7 @@ def test_what_cannot_work_is_refused_before_a_process_starts(tmp_path, monkeypat
     [
         (lambda: ReplayDataModule(seed=-1), "data.seed must be at least 0, got -1"),
         (lambda: ReplayDataModule(learner_threads=0), "data.learner_threads must be at least 1"),
+        (lambda: ReplayDataModule(learner_threads=1025), "at most 1024, got 1025"),
     ],
 )
 def test_numbers_out_of_range_are_refused_at_once(make, message):

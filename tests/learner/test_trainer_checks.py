@@ -1,0 +1,132 @@
+"""Settings of the Trainer that are refused, in scripts and on the command line."""
+
+from __future__ import annotations
+
+import lightning as L
+import pytest
+from helpers.training_runs import make_run, quiet, small_agent, small_data
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from lrl import ActorConfig
+from lrl.learner.trainer_checks import check_trainer, check_trainer_settings, refusals_named
+from lrl.types import ConfigError
+
+pytestmark = quiet
+
+WRONG = [
+    ({"gradient_clip_val": -0.5}, "gradient_clip_val is -0.5, but must be at least 0"),
+    ({"gradient_clip_val": float("nan")}, "gradient_clip_val is nan, but must be at least 0"),
+    ({"accumulate_grad_batches": 0}, "accumulate_grad_batches is 0, but must be at least 1"),
+    ({"accumulate_grad_batches": -2}, "accumulate_grad_batches is -2, but must be at least 1"),
+    ({"precision": "bf16-true"}, "precision is bf16-true, but weights .* set it to 32-true"),
+    ({"precision": "64-true"}, "precision is 64-true, but weights .* set it to 32-true"),
+    ({"log_every_n_steps": -1}, "log_every_n_steps is -1, but must be at least 0"),
+    ({"overfit_batches": 1}, "overfit_batches is 1, but batches of a replay never come again"),
+    (
+        {"strategy": "ddp", "num_nodes": 2},
+        "num_nodes is 2, but nothing says where the others are: start it with torchrun or srun",
+    ),
+]
+SETTINGS = {
+    "accelerator": "auto",
+    "strategy": "auto",
+    "precision": None,
+    "val_check_interval": None,
+    "check_val_every_n_epoch": 1,
+    "gradient_clip_val": None,
+    "accumulate_grad_batches": 1,
+}
+
+
+def trainer(**settings):
+    return L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:You are overfitting")
+@pytest.mark.parametrize(("settings", "words"), WRONG)
+def test_what_lightning_takes_and_a_learner_cannot_have_is_refused(monkeypatch, settings, words):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ConfigError, match=rf"trainer\.{words}"):
+        check_trainer(trainer(**settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gradient_clip_val": 0},
+        {"gradient_clip_val": 10.0, "accumulate_grad_batches": 2},
+        {"precision": "bf16-mixed", "log_every_n_steps": 0},
+    ],
+)
+def test_other_trainers_are_taken(settings):
+    check_trainer(trainer(**settings))
+
+
+def test_several_machines_that_know_each_other_are_taken(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    check_trainer(trainer(strategy="ddp", num_nodes=2))
+
+
+def test_a_script_is_refused_before_anything_starts(tmp_path):
+    data = small_data(actors=ActorConfig(num_actors=0))
+    run = make_run(tmp_path, module=small_agent(), data=data, gradient_clip_val=-1.0)
+    with pytest.raises(ConfigError, match=r"trainer\.gradient_clip_val is -1\.0"):
+        run.fit()
+    assert data.dataset is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"precision": "transformer-engine"}, r"precision is transformer.*set it to 32-true"),
+        ({"precision": 64}, r"precision is 64, .*set it to 32-true"),
+        ({"precision": 16, "accelerator": "cpu"}, r"precision is 16-mixed, which needs a GPU"),
+        ({"strategy": "fsdp"}, r"strategy is fsdp, .*set it to ddp"),
+        ({"strategy": "deepspeed_stage_2"}, r"strategy is deepspeed_stage_2, .*set it to ddp"),
+        ({"strategy": "ddp_spawn"}, r"strategy is ddp_spawn, which is for scripts.*set it to ddp"),
+        ({"val_check_interval": 7}, r"val_check_interval is 7, .*eval_interval_learner_steps"),
+        ({"check_val_every_n_epoch": 2}, r"check_val_every_n_epoch is 2, .*eval_interval"),
+    ],
+)
+def test_what_the_command_line_is_told_is_refused_before_a_trainer_is_built(settings, words):
+    with pytest.raises(ConfigError, match=rf"trainer\.{words}"):
+        check_trainer_settings({**SETTINGS, **settings}, updates_per_step=1)
+
+
+@pytest.mark.parametrize("precision", [None, 32, "32", "32-true", "bf16", "bf16-mixed"])
+def test_precisions_by_all_their_names_are_taken(precision):
+    check_trainer_settings({**SETTINGS, "precision": precision}, updates_per_step=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"gradient_clip_val": 10.0}, r"gradient_clip_val is 10.0, .*model\.updates_per_step is 4"),
+        ({"accumulate_grad_batches": 2}, r"accumulate_grad_batches is 2, .*set that to 1"),
+    ],
+)
+def test_several_updates_a_step_and_what_the_trainer_does_between_them(settings, words):
+    check_trainer_settings({**SETTINGS, **settings}, updates_per_step=1)
+    with pytest.raises(ConfigError, match=rf"trainer\.{words}"):
+        check_trainer_settings({**SETTINGS, **settings}, updates_per_step=4)
+
+
+def test_a_missing_gpu_is_named_with_what_to_do(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"accelerator is gpu, but torch .* or set it to auto"):
+        check_trainer_settings({**SETTINGS, "accelerator": "gpu"}, updates_per_step=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TypeError("`devices` should be an int > 0."), r"^trainer\.devices is two: `devices`"),
+        (MisconfigurationException("no such thing"), "^trainer: no such thing"),
+    ],
+)
+def test_the_settings_that_lightnings_words_name_come_first(error, words):
+    with pytest.raises(ConfigError, match=words), refusals_named({"devices": "two", "x": None}):
+        raise error

@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmark.peers import check_installed
 from benchmark.tasks import TASKS
+from lrl.benchmark.arguments import count, duration, output
 from lrl.benchmark.measure import compared, table, write
 
 _FOLDER = Path(__file__).parent
@@ -83,10 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmark.compare", description=__doc__)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each side")
-    parser.add_argument("--seconds", type=float, default=30.0, help="length of a window")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--rounds", type=count, default=5, help="runs of each side")
+    parser.add_argument("--seconds", type=duration, default=30.0, help="length of a window")
+    parser.add_argument("--json", type=output, help="also write the figures to this file")
     options = parser.parse_args(arguments)
+    check_installed(parser, options.sides)
     paces: dict[str, list[dict[str, Any]]] = {side: [] for side in options.sides}
     for number in range(options.rounds):
         for side in options.sides:

@@ -10,13 +10,13 @@ import argparse
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 
+from lrl.benchmark.arguments import count, duration, output
 from lrl.benchmark.measure import Measurement, by_turns, compared, table, write
 from lrl.benchmark.replay import ATARI, CHUNK_ROWS, NUM_STREAMS, make_chunk
 from lrl.replay import PrioritizedSampler, ReplayBuffer
@@ -279,11 +279,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
     parser = argparse.ArgumentParser(prog="benchmark.replays", description=__doc__)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--capacity", type=int, default=20_000, help="environment steps")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each side")
-    parser.add_argument("--threads", type=int, default=1, help="of torch")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--capacity", type=count, default=20_000, help="environment steps")
+    parser.add_argument("--seconds", type=duration, default=0.5, help="of a measurement")
+    parser.add_argument("--rounds", type=count, default=5, help="measurements of each side")
+    parser.add_argument("--threads", type=count, default=1, help="of torch")
+    parser.add_argument("--json", type=output, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     found: list[Measurement] = []

@@ -12,6 +12,7 @@ import torch
 
 from benchmark.tasks import TASKS
 from benchmark.window import Window, WindowOver
+from lrl.benchmark.arguments import duration
 
 PEERS = {"cleanrl": "cleanrl_recipe", "sb3": "sb3", "tianshou": "tianshou_dqn"}
 
@@ -22,7 +23,7 @@ def main() -> None:
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("path", type=Path, help="takes the pace as JSON")
-    parser.add_argument("--seconds", type=float, default=30.0, help="length of the window")
+    parser.add_argument("--seconds", type=duration, default=30.0, help="length of the window")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0 leaves its default")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

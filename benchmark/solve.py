@@ -27,6 +27,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from benchmark.peers import check_installed
+from lrl.benchmark.arguments import output
+
 _BAR, _EPISODES, _FIRST_SEED = 475.0, 100, 2**20  # the first seed of `lrl test`
 _FIELDS = ("side", "recipe", "seed", "seconds", "score")
 Policy = Callable[[Any], int]
@@ -202,13 +205,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmark.solve", description=__doc__)
     parser.add_argument("--sides", nargs="+", choices=("lrl", *PEERS), default=["lrl", *PEERS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--csv", type=Path, default=Path("docs/solved.csv"), help="file of runs")
+    parser.add_argument("--csv", type=output, default=Path("docs/solved.csv"), help="file of runs")
     parser.add_argument("--alone", nargs=3, metavar=("SIDE", "SEED", "PATH"), help="one peer's run")
     options = parser.parse_args(arguments)
     if options.alone:
         side, seed, path = options.alone
         _alone(side, int(seed), Path(path))
         return
+    check_installed(parser, options.sides)
     done = {(row["side"], row["recipe"], int(row["seed"])) for row in _rows(options.csv)}
     for seed in options.seeds:
         for side in options.sides:

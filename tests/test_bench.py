@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from helpers.command_line import Project, quiet_commands
 
-from lrl.benchmark import acting, learner, replay, transport
+from lrl.benchmark import acting, learner, replay, training, transport
 from lrl.benchmark.bench import _GROWING
 from lrl.benchmark.measure import Measurement
 
@@ -23,7 +24,9 @@ def project(tmp_path_factory):
 
 @pytest.fixture
 def command(project, monkeypatch, capsys):
-    return functools.partial(project.call, monkeypatch, capsys, "bench")
+    threads = torch.get_num_threads()
+    yield functools.partial(project.call, monkeypatch, capsys, "bench")
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -52,6 +55,12 @@ def instant(monkeypatch):
     monkeypatch.setattr(replay, "measure", fill)
     monkeypatch.setattr(replay, "measure_growth", grow)
     monkeypatch.setattr(transport, "run", send)
+
+    def train(workload: str, actors: int, envs: int, seconds: float) -> training.Run:
+        asked.append((f"train {workload}", actors, envs))
+        return training.Run(dict.fromkeys(training.FIGURES, 1.0), "actor-bound: more of them")
+
+    monkeypatch.setattr(training, "run", train)
     monkeypatch.setattr(acting, "measure_side", lambda *_: {"steps/s": 9.0})
     return asked
 
@@ -65,8 +74,12 @@ def test_all_parts_are_measured(command, project, instant):
     assert sum(one["section"].startswith("acting, ") for one in found) == 5 * 2
     assert [one["values"] for one in found if one["section"] == "transport"] == [[5.0, 5.0]]
     lines = [line for line in out.splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 * 6 + len(found)  # a table for each section
+    assert len(lines) == 2 * 7 + len(found)  # a table for each section
     assert written["machine"]["processor"] in out
+    assert (written["machine"]["torch_threads"], written["rounds"], written["seconds"]) == (1, 2, 1)
+    assert "torch_threads 1, rounds 2, seconds 1" in out.splitlines()[0]
+    assert written["remarks"][0] == "cartpole, synchronous 8: actor-bound: more of them"
+    assert out.splitlines()[-6:] == written["remarks"]
     rows = [asked[0] for asked in instant if isinstance(asked, tuple)]
     assert [one for one in rows if not isinstance(one, str)] == [100_000, _GROWING]
 
@@ -85,6 +98,9 @@ def test_sections_can_be_chosen(command, instant):
         (["--rounds", "0"], "--rounds is 0: it must be above 0"),
         (["--seconds", "-1"], "--seconds is -1.0: it must be above 0"),
         (["--sections", '["everything"]'], "sections"),
+        (["--threads", "100000"], "--threads is 100000: it must be at most 1024"),
+        (["--sections", "[]"], "--sections is empty: name some of learner, trainer"),
+        (["--json", ""], "is a folder: name a file in it"),
         (["--json", "nowhere/bench.json"], "--json nowhere/bench.json: there is no folder nowhere"),
         (["--ckpt_path", "last"], "ckpt_path"),
     ],

@@ -13,11 +13,14 @@ from lrl.benchmark import training
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("actors", [0, 2])
 def test_a_run_is_measured(actors):
-    found = training.run("cartpole", actors, envs=2, seconds=15.0)
+    run = training.run("cartpole", actors, envs=2, seconds=15.0)
+    found = run.figures
     assert found.keys() == training.FIGURES.keys()
     ratio = found["speed/env_steps_per_second"] / found["speed/learner_steps_per_second"]
     assert ratio == pytest.approx(32, rel=0.5)  # one batch of 32 at a ratio of 1
     assert 0.0 <= found["speed/learner_wait_fraction"] <= 1.0
+    assert 0.0 < found["sample"] + found["optimise"] + found["other"] <= 1.01
+    assert "bound: " in run.verdict or "balanced" in run.verdict
 
 
 @pytest.mark.slow
@@ -30,9 +33,10 @@ def test_what_a_run_said_is_shown_if_it_fails(monkeypatch):
 def test_the_table_has_every_figure_of_every_side(tmp_path, monkeypatch, capsys):
     speeds = iter(range(1, 100))
 
-    def run(workload: str, actors: int, envs: int, seconds: float) -> dict[str, float]:
+    def run(workload: str, actors: int, envs: int, seconds: float) -> training.Run:
         assert (workload, seconds) == ("pong", 7.0)
-        return dict.fromkeys(training.FIGURES, next(speeds) / 10)
+        speed = next(speeds) / 10
+        return training.Run(dict.fromkeys(training.FIGURES, speed), f"bound by {speed}")
 
     monkeypatch.setattr(training, "run", run)
     path = tmp_path / "found.json"
@@ -44,4 +48,12 @@ def test_the_table_has_every_figure_of_every_side(tmp_path, monkeypatch, capsys)
     first, other = found[:2]
     assert (first["values"], other["values"]) == ([0.1, 0.3], [0.2, 0.4])
     assert other["ratio"] == pytest.approx((2.0 + 4 / 3) / 2)
-    assert "% of time actors waited" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "% of time actors waited" in said
+    assert "pong, synchronous 8: bound by 0.4" in said
+
+
+def test_runs_that_last_too_long_for_their_clock_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        training.main(["--seconds", "60"])
+    assert "argument --seconds: 60.0 is too long" in capsys.readouterr().err

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from queue import Empty
 from statistics import median
 
@@ -31,6 +30,7 @@ from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, publish_weights
 from lrl.actors.slot import ActorSlot
+from lrl.benchmark.arguments import count, duration, output
 from lrl.envs import EnvConfig, make_spec
 from lrl.networks import Encoder, MLPEncoder, NatureEncoder, NetworkRecipe, ScalarHead
 from lrl.networks.q_network import vector_size
@@ -271,15 +271,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="lrl.benchmark.acting", description=__doc__)
     add = parser.add_argument
     add("--networks", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="what to run")
-    add("--actors", nargs="+", type=int, default=[1, 2, 4], help="actors of central inference")
-    add("--groups", nargs="+", type=int, default=[1, 2], help="groups of an actor's environments")
-    add("--servers", nargs="+", type=int, default=[1], help="servers of central inference")
-    add("--threads", nargs="+", type=int, default=[1], help="threads of a server's torch")
-    add("--seconds", type=float, default=5.0, help="time of each measurement, after its warm-up")
-    add("--repeats", type=int, default=5, help="measurements of each side")
-    add("--requests", type=int, default=1000, help="batches, and lone requests, to time")
+    add("--actors", nargs="+", type=count, default=[1, 2, 4], help="actors of central inference")
+    add("--groups", nargs="+", type=count, default=[1, 2], help="groups of an actor's environments")
+    add("--servers", nargs="+", type=count, default=[1], help="servers of central inference")
+    add("--threads", nargs="+", type=count, default=[1], help="threads of a server's torch")
+    add("--seconds", type=duration, default=5.0, help="time of each measurement, after its warm-up")
+    add("--repeats", type=count, default=5, help="measurements of each side")
+    add("--requests", type=count, default=1000, help="batches, and lone requests, to time")
     add("--device", default="cpu", help="where the servers' networks run")
-    add("--json", type=Path, default=None, help="also write the figures here")
+    add("--json", type=output, default=None, help="also write the figures here")
     options = parser.parse_args(arguments)
     compared = sides(options.actors, options.groups, options.servers, options.threads)
     acting: list[Line] = []

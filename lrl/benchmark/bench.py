@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from lrl.benchmark import acting, learner, replay, transport
+import torch
+
+from lrl.benchmark import acting, learner, replay, training, transport
+from lrl.benchmark.arguments import output
 from lrl.benchmark.measure import Measurement, by_turns, compared, machine, table, write
+from lrl.learner.threads import MOST_THREADS
 from lrl.types import ConfigError
 
-Section = Literal["learner", "trainer", "replay", "growth", "transport", "acting"]
+Section = Literal["learner", "trainer", "replay", "growth", "transport", "acting", "training"]
 _GROWING = (10_000, 100_000, 1_000_000)
 _FRAME_SIDE = 42  # of growing replays: a million rows take 1.8 GB
-_NEURAL = ("raw, as written", "raw, and oneDNN's products", "raw, and compiled", "raw, bf16")
+_NEURAL = {
+    "raw, as written": learner.LADDER["raw, as written"],
+    "raw, as lrl sets it up": learner.Side(),
+    "the same, compiled": learner.Side(compiled=True),
+    "the same in bf16": learner.Side(bf16=True),
+}
+_TRAINED = ("synchronous 8", "actors 1 x 8", "actors 2 x 8")
+_TRAINING_SECONDS = 15.0  # of which a third is the start
 
 
 def bench(
-    sections: Sequence[Section] = ("learner", "trainer", "replay", "growth", "transport", "acting"),
+    sections: Sequence[Section] = get_args(Section),
     rounds: int = 5,
     seconds: float = 1.0,
     threads: int = 1,
     json: Path | None = None,
 ) -> None:
-    """Measure the parts of lrl on this machine; run it on idle cores.
+    """Measure the parts of lrl on this machine, and training; run it on idle cores.
 
     Sides that are compared take turns. The last column is the median, over rounds, of a side's
     value over that of the first side of its kind.
@@ -33,49 +46,68 @@ def bench(
         sections: `learner`: an update of every head as a bare loop. `trainer`: the same through
             Lightning. `replay`: appending and sampling. `growth`: sampling from 10,000 to a
             million rows. `transport`: from an actor to the learner. `acting`: actors alone.
+            `training`: whole runs of 15 seconds, where their time went and what held them back.
         rounds: Measurements of each side; those of replays are seven.
-        seconds: Length of a measurement, roughly.
+        seconds: Length of a measurement, roughly; not of `training`.
         threads: Of torch in the learner.
         json: A file that also takes the figures.
 
     Raises:
-        ConfigError: A number is too small, or there is no folder for the file.
+        ConfigError: An argument measures nothing, or there is no folder for the file.
     """
-    for name, value in (("rounds", rounds), ("seconds", seconds), ("threads", threads)):
-        if value <= 0:
-            raise ConfigError(f"--{name} is {value}: it must be above 0")
-    if json is not None and not json.parent.is_dir():
-        raise ConfigError(f"--json {json}: there is no folder {json.parent}")
+    _check(sections, rounds, seconds, threads, json)
+    remarks: list[str] = []
     parts: dict[str, Callable[[], list[Measurement]]] = {
         "learner": lambda: _updates(learner.WORKLOADS, _NEURAL, rounds, seconds, threads),
-        "trainer": lambda: _updates(("mlp", "nature"), None, rounds, seconds, threads),
+        "trainer": lambda: _updates(("mlp", "nature"), learner.TRAINER, rounds, seconds, threads),
         "replay": lambda: replay.measure(100_000, max(1, int(300 * seconds))),
         "growth": lambda: replay.measure_growth(
             _GROWING, max(1, int(300 * seconds)), spec=replay.with_frame_side(_FRAME_SIDE)
         ),
         "transport": lambda: _transport(rounds, seconds),
         "acting": lambda: _acting(rounds, seconds),
+        "training": lambda: _training(rounds, remarks),
     }
-    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    settings = {"rounds": rounds, "seconds": seconds}
+    torch.set_num_threads(threads)
+    print(", ".join(f"{name} {value}" for name, value in {**machine(), **settings}.items()))
     found: list[Measurement] = []
     for section in sections:
         new = parts[section]()
         print(table(new), flush=True)
         found += new
         if json is not None:  # after each: half an hour is easily lost
-            write(json, found)
+            write(json, found, **settings, remarks=remarks)
+    if remarks:
+        print("\n".join(remarks))
+
+
+def _check(
+    sections: Sequence[str], rounds: int, seconds: float, threads: int, json: Path | None
+) -> None:
+    if not sections:
+        raise ConfigError(f"--sections is empty: name some of {', '.join(get_args(Section))}")
+    for name, value in (("rounds", rounds), ("seconds", seconds), ("threads", threads)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--{name} is {value}: it must be above 0")
+    if threads > MOST_THREADS:
+        raise ConfigError(f"--threads is {threads}: it must be at most {MOST_THREADS}")
+    if json is not None:
+        try:
+            output(str(json))
+        except ArgumentTypeError as error:
+            raise ConfigError(f"--json {error}") from error
 
 
 def _updates(
-    names: Sequence[str] | dict[str, learner.Workload],
-    rungs: Sequence[str] | None,
+    names: Iterable[str],
+    sides: dict[str, learner.Side],
     rounds: int,
     seconds: float,
     threads: int,
 ) -> list[Measurement]:
     found: list[Measurement] = []
     for name in names:
-        sides = {rung: learner.LADDER[rung] for rung in rungs} if rungs else learner.TRAINER
         found += learner.measure(name, sides, learner.updates_in(name, seconds), rounds, threads)
     return found
 
@@ -88,6 +120,15 @@ def _transport(rounds: int, seconds: float) -> list[Measurement]:
         )
         for side in zip(*runs, strict=True)
     ]
+
+
+def _training(rounds: int, remarks: list[str]) -> list[Measurement]:
+    found: list[Measurement] = []
+    for workload in training.WORKLOADS:
+        new, verdicts = training.measure(workload, _TRAINED, _TRAINING_SECONDS, rounds)
+        found += new
+        remarks += verdicts
+    return found
 
 
 def _acting(rounds: int, seconds: float) -> list[Measurement]:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.policy import NetworkPolicy
+from lrl.benchmark.arguments import count
 from lrl.callbacks import ActorLearnerCallback
 from lrl.envs import EnvConfig, make_envs, make_spec
 from lrl.evaluation import EvaluationConfig, run_episodes
@@ -170,10 +171,10 @@ def shares_of_learner(evaluations: int, interval: int, episodes: int) -> tuple[l
 def main() -> None:
     """Print all figures, each a median."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3, help="Runs of each measurement.")
-    parser.add_argument("--evaluations", type=int, default=5, help="Evaluations to compare.")
-    parser.add_argument("--interval", type=int, default=24_000, help="Learner steps to the next.")
-    parser.add_argument("--episodes", type=int, default=8000, help="Episodes of an evaluation.")
+    parser.add_argument("--repeats", type=count, default=3, help="Runs of each measurement.")
+    parser.add_argument("--evaluations", type=count, default=5, help="Evaluations to compare.")
+    parser.add_argument("--interval", type=count, default=24_000, help="Learner steps to the next.")
+    parser.add_argument("--episodes", type=count, default=8000, help="Episodes of an evaluation.")
     arguments = parser.parse_args()
     repeats = range(arguments.repeats)
     seconds = median(cartpole_seconds(arguments.repeats))

@@ -12,13 +12,13 @@ import argparse
 import contextlib
 import functools
 import itertools
+import logging
 import multiprocessing
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -26,6 +26,7 @@ import torch
 
 from lrl import DQN
 from lrl.benchmark import bare
+from lrl.benchmark.arguments import count, duration, output
 from lrl.benchmark.measure import Measurement, by_turns, compared, table, write
 from lrl.learner.loss import compiled_loss
 from lrl.memory import keep_freed_memory
@@ -155,6 +156,7 @@ class Windows:
 def serve(pipe: Connection, name: str, side: Side, threads: int) -> None:
     """Make updates, in a process of their own, whenever the pipe asks for some."""
     warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # its lines divide the tables
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     set_up(side)
@@ -277,10 +279,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
     parser = argparse.ArgumentParser(prog="lrl.benchmark.learner", description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=7, help="windows of each side")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a window, roughly")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--rounds", type=count, default=7, help="windows of each side")
+    parser.add_argument("--seconds", type=duration, default=1.0, help="length of a window, roughly")
+    parser.add_argument("--threads", type=count, default=1, help="threads of torch")
+    parser.add_argument("--json", type=output, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     measurements: list[Measurement] = []
     for name in options.workloads:

@@ -115,9 +115,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(path: Path, measurements: Sequence[Measurement]) -> None:
-    """Write measurements as JSON, with the machine."""
-    content = {"machine": machine(), "measurements": [asdict(one) for one in measurements]}
+def write(path: Path, measurements: Sequence[Measurement], **settings: Any) -> None:
+    """Write measurements as JSON, with the machine and how it was measured."""
+    measured = [asdict(one) for one in measurements]
+    content = {"machine": machine(), **settings, "measurements": measured}
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -14,10 +14,10 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
+from lrl.benchmark.arguments import count, output
 from lrl.benchmark.measure import Measurement, compared, table, write
 from lrl.replay import PrioritizedSampler, ReplayBuffer, Sampler, UniformSampler
 from lrl.types import EnvSpec, RowKind, Rows
@@ -111,8 +111,8 @@ def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -
             buffer.n_step = n_step
         found += _sampling(what, f"{n_step}-step", buffers, calls)
     buffer = buffers["uniform"]
-    for name, count in (("a row", buffer.capacity), ("a step", len(buffer))):
-        found.append(Measurement(f"{what}: memory", name, "bytes", (buffer.nbytes / count,)))
+    for name, rows in (("a row", buffer.capacity), ("a step", len(buffer))):
+        found.append(Measurement(f"{what}: memory", name, "bytes", (buffer.nbytes / rows,)))
     return found
 
 
@@ -177,15 +177,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="lrl.benchmark.replay", description=__doc__)
     parser.add_argument(
         "--rows",
-        type=int,
+        type=count,
         nargs="+",
         default=[100_000],
         help="capacity of a buffer in rows; several are compared with the first, in sampling alone",
     )
-    parser.add_argument("--frame_side", type=int, default=84, help="height and width of a frame")
-    parser.add_argument("--calls", type=int, default=300, help="calls in one repetition")
+    parser.add_argument("--frame_side", type=count, default=84, help="height and width of a frame")
+    parser.add_argument("--calls", type=count, default=300, help="calls in one repetition")
     parser.add_argument("--device", default="cpu", help="where the rows are stored")
-    parser.add_argument("--json", type=Path, default=None, help="also write the figures here")
+    parser.add_argument("--json", type=output, default=None, help="also write the figures here")
     options = parser.parse_args(arguments)
     spec = with_frame_side(options.frame_side)
     if len(options.rows) == 1:

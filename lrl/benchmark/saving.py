@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lrl.benchmark.arguments import count
 from lrl.benchmark.replay import ATARI, CHUNK_ROWS, EPISODE_ROWS, NUM_STREAMS, make_chunk
 from lrl.replay import PrioritizedSampler, RankSampler, ReplayBuffer, UniformSampler
 from lrl.replay.saved import load_replay
@@ -87,9 +88,9 @@ def _peak() -> int:
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="lrl.benchmark.saving", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="capacity in rows")
-    parser.add_argument("--new_rows", type=int, default=40_000, help="rows between the two saves")
-    parser.add_argument("--frame_side", type=int, default=84, help="height and width of a frame")
+    parser.add_argument("--rows", type=count, default=1_000_000, help="capacity in rows")
+    parser.add_argument("--new_rows", type=count, default=40_000, help="rows between the two saves")
+    parser.add_argument("--frame_side", type=count, default=84, help="height and width of a frame")
     parser.add_argument("--sampler", choices=sorted(SAMPLERS), default="prioritized")
     parser.add_argument("--folder", type=Path, default=None, help="on the disk to be measured")
     options = parser.parse_args(arguments)

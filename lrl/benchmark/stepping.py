@@ -23,6 +23,7 @@ import torch
 from ale_py import AtariVectorEnv
 
 from lrl.actors.policy import NetworkPolicy
+from lrl.benchmark.arguments import count, duration
 from lrl.envs import EnvConfig, make_spec
 from lrl.networks import NatureEncoder, NetworkRecipe, ScalarHead
 from lrl.recipe import Recipe
@@ -97,8 +98,8 @@ def two_processes(seconds: float) -> float:
 def main() -> None:
     """Print the steps per second of each way, medians of runs in alternation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0, help="Seconds of a run.")
-    parser.add_argument("--repeats", type=int, default=3, help="Runs of each way.")
+    parser.add_argument("--seconds", type=duration, default=3.0, help="Seconds of a run.")
+    parser.add_argument("--repeats", type=count, default=3, help="Runs of each way.")
     arguments = parser.parse_args()
     ways = [one_vector, two_groups, half_batches, two_processes]
     runs = [[way(arguments.seconds) for way in ways] for _ in range(arguments.repeats)]

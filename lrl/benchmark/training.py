@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from lrl.benchmark.arguments import count, duration, output
 from lrl.benchmark.measure import Measurement, compared, table, write
 
 WORKLOADS = {
@@ -33,11 +36,28 @@ FIGURES = {
     "speed/learner_steps_per_second": ("updates/s", 1.0),
     "speed/learner_wait_fraction": ("% of time the learner waited", 100.0),
     "speed/actor_wait_fraction": ("% of time actors waited", 100.0),
+    "sample": ("% of time the learner drew batches", 100.0),
+    "optimise": ("% of time the learner optimised", 100.0),
+    "other": ("% of time the learner did the rest", 100.0),
 }
+"""Columns of a run's log, and the shares of its summary; the latter are of the whole run."""
 
 
-def run(workload: str, actors: int, envs: int, seconds: float) -> dict[str, float]:
-    """Train once and return what was logged, by the names of docs/metrics.md.
+@dataclass(frozen=True)
+class Run:
+    """What a run was like.
+
+    Attributes:
+        figures: By the keys of `FIGURES`.
+        verdict: What held it back, in words.
+    """
+
+    figures: dict[str, float]
+    verdict: str
+
+
+def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
+    """Train once and return what the run logged and said of itself.
 
     Raises:
         RuntimeError: The run failed or logged nothing; what it said is in the message.
@@ -70,12 +90,21 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> dict[str, floa
                 rows += csv.DictReader(file)
         if ended.returncode or len(rows) < 2:
             raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
+        (path,) = Path(folder).glob("run/*/summary.json")
+        summary = json.loads(path.read_text())
+        shares = summary["time_shares"]
         rows = rows[len(rows) // 2 :]
-        return {name: median(float(row[name]) for row in rows) for name in FIGURES}
+        figures = {
+            name: shares[name] if name in shares else median(float(row[name]) for row in rows)
+            for name in FIGURES
+        }
+        return Run(figures, summary["verdict"])
 
 
-def measure(workload: str, sides: Sequence[str], seconds: float, rounds: int) -> list[Measurement]:
-    """Train on every side in each round.
+def measure(
+    workload: str, sides: Sequence[str], seconds: float, rounds: int
+) -> tuple[list[Measurement], list[str]]:
+    """Train on every side in each round; return the figures, and the last round's verdicts.
 
     Args:
         workload: A key of `WORKLOADS`.
@@ -83,16 +112,19 @@ def measure(workload: str, sides: Sequence[str], seconds: float, rounds: int) ->
         seconds: Length of a run, below 60, start-up included.
         rounds: Runs of each side.
     """
-    runs: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    runs: dict[str, list[Run]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
             runs[side].append(run(workload, *SIDES[side], seconds))
     found: list[Measurement] = []
     for name, (unit, scale) in FIGURES.items():
-        values = {side: [scale * one[name] for one in of_side] for side, of_side in runs.items()}
+        values = {
+            side: [scale * one.figures[name] for one in of_side] for side, of_side in runs.items()
+        }
         reference = sides[0] if scale == 1.0 else None  # shares may be 0
         found += compared(f"training, {workload}", unit, values, reference)
-    return found
+    verdicts = [f"{workload}, {side}: {of_side[-1].verdict}" for side, of_side in runs.items()]
+    return found, verdicts
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,14 +132,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="lrl.benchmark.training", description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of a run, below 60")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--seconds", type=duration, default=20.0, help="length of a run, below 60")
+    parser.add_argument("--rounds", type=count, default=3, help="runs of each side")
+    parser.add_argument("--json", type=output, help="also write the figures to this file")
     options = parser.parse_args(arguments)
+    if options.seconds >= 60:
+        parser.error(f"argument --seconds: {options.seconds} is too long: it must be below 60")
     found: list[Measurement] = []
     for workload in options.workloads:
-        new = measure(workload, options.sides, options.seconds, options.rounds)
-        print(table(new), flush=True)
+        new, verdicts = measure(workload, options.sides, options.seconds, options.rounds)
+        print(table(new), *verdicts, sep="\n", flush=True)
         found += new
     if options.json is not None:
         write(options.json, found)

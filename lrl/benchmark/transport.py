@@ -11,10 +11,10 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
+from lrl.benchmark.arguments import count, output
 from lrl.replay import ReplayBuffer
 from lrl.transport import ActorEnd, Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows
@@ -151,8 +151,8 @@ def run(num_rows: int) -> list[Result]:
 def main() -> None:
     """Print a table, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Measure the transport of rows and weights.")
-    parser.add_argument("--rows", type=int, default=400_000, help="rows to send")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--rows", type=count, default=400_000, help="rows to send")
+    parser.add_argument("--json", type=output, help="also write the results to this file")
     arguments = parser.parse_args()
     results = run(arguments.rows)
     print(f"{'what':42} {'per second':>12} {'unit':9} {'GB/s':>6}")

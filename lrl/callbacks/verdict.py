@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lrl.actors.handle import ActorStatistics
 
-_WAITS, _EVALUATES, _IDLES = 0.2, 0.3, 0.5
+_WAITS, _EVALUATES, _IDLES, _OPTIMISES = 0.2, 0.3, 0.5, 0.9
 
 
 def time_shares(
@@ -72,7 +72,7 @@ def verdict(
         )
     seconds = sum(actor.seconds for actor in actors)
     idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0
-    if is_synchronous or idle >= _IDLES:
+    if is_synchronous or idle >= _IDLES or shares["optimise"] >= _OPTIMISES:
         waiting = "" if is_synchronous else f", and actors waited {idle:.0%}"
         return (
             f"learner-bound: updates took {shares['optimise']:.0%} of the time{waiting}; make them "

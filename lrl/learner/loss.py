@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -59,9 +60,18 @@ def compiled_loss(module: DQN) -> LossFunction:
             "own, which it does not compile: set it to false, or decorate that with torch.compile"
         )
     compiler = os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
-    if module.device.type == "cpu" and not shutil.which(compiler):
+    if module.device.type == "cpu" and (fault := _fault_of(compiler)):
         raise ConfigError(
-            f"model.compile_loss is true, but there is no C++ compiler {compiler}: install it, "
-            "name another in the environment variable CXX, or set compile_loss to false"
+            f"model.compile_loss is true, but {fault}: install it, name another in the environment "
+            "variable CXX, or set compile_loss to false"
         )
     return torch.compile(weighted_loss)
+
+
+def _fault_of(compiler: str) -> str | None:
+    if not shutil.which(compiler):
+        return f"there is no C++ compiler {compiler}"
+    if sys.platform == "win32":  # whose compiler knows no --version
+        return None
+    ended = subprocess.run([compiler, "--version"], capture_output=True, check=False)
+    return f"`{compiler} --version` fails" if ended.returncode else None

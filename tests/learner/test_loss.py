@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,4 +96,8 @@ def test_without_a_compiler_it_says_so(monkeypatch):
         compiled_loss(module)
     monkeypatch.setenv("CXX", "/missing")
     with pytest.raises(ConfigError, match="compiler /missing"):
+        compiled_loss(module)
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1))
+    with pytest.raises(ConfigError, match=f"{sys.executable} --version` fails: install it"):
         compiled_loss(module)

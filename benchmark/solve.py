@@ -212,21 +212,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         side, seed, path = options.alone
         _alone(side, int(seed), Path(path))
         return
-    check_installed(parser, options.sides)
     done = {(row["side"], row["recipe"], int(row["seed"])) for row in _rows(options.csv)}
-    for seed in options.seeds:
-        for side in options.sides:
-            if (side, recipe(side), seed) not in done:
-                seconds, mean_return = measure(side, seed)
-                is_new = not options.csv.exists()
-                with options.csv.open("a", newline="") as file:
-                    writer = csv.writer(file, lineterminator="\n")
-                    if is_new:
-                        writer.writerow(_FIELDS)
-                    writer.writerow(
-                        [side, recipe(side), seed, round(seconds, 1), round(mean_return, 1)]
-                    )
-                print(f"{side}, seed {seed}: {mean_return:.1f} in {seconds:.0f} s", flush=True)
+    wanted = [(side, recipe(side), seed) for seed in options.seeds for side in options.sides]
+    missing = [run for run in wanted if run not in done]
+    check_installed(parser, [side for side, _, _ in missing])
+    for side, made_with, seed in missing:
+        seconds, mean_return = measure(side, seed)
+        is_new = not options.csv.exists()
+        with options.csv.open("a", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if is_new:
+                writer.writerow(_FIELDS)
+            writer.writerow([side, made_with, seed, round(seconds, 1), round(mean_return, 1)])
+        print(f"{side}, seed {seed}: {mean_return:.1f} in {seconds:.0f} s", flush=True)
     print(table(_rows(options.csv)))
 
 

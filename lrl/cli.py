@@ -237,10 +237,10 @@ class LrlCLI(LightningCLI):
 def _quieten() -> None:
     """Leave out what a user of lrl can do nothing about."""
     warnings.filterwarnings("ignore", message="Experiment logs directory .* exists")
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated")
+    warnings.filterwarnings("ignore", message=".*(LeafSpec|all_gather).*deprecated")
     warnings.filterwarnings("ignore", message="The number of training batches .* is smaller")
     warnings.filterwarnings("ignore", message="You called `self.log.*no logger configured")
-    warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*sync_dist=True")
+    warnings.filterwarnings("ignore", message=r"It is recommended to use `self.log\('eval/")
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
         logging.getLogger(name).addFilter(lambda record: "litlogger" not in record.getMessage())
 

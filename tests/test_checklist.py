@@ -170,12 +170,7 @@ def test_replay_settings_reach_the_buffer():
         replay=ReplayConfig(capacity=500, batch_size=7, n_step=3, gamma=0.5),
         rate=RateLimiterConfig(samples_per_insert=2.0, min_size_env_steps=30),
     )
-    strategy = SimpleNamespace(root_device=torch.device("cpu"))
-    trainer: Any = SimpleNamespace(
-        world_size=1, global_rank=0, is_global_zero=True, callbacks=[], num_devices=1,
-        strategy=strategy, lightning_module=None,
-    )  # fmt: skip
-    data.trainer = trainer
+    data.trainer = L.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
     try:
         data.setup("fit")
         assert data.dataset is not None

@@ -16,6 +16,7 @@ def test_runs_that_a_file_holds_are_left_out(tmp_path, monkeypatch, capsys):
         return 10.0 * seed + len(side), 500.0 if seed != 2 else 474.9
 
     monkeypatch.setattr(solve, "measure", measure)
+    monkeypatch.setattr(solve, "check_installed", lambda parser, sides: None)
     path = tmp_path / "solved.csv"
     for seeds in (["0", "1"], ["0", "1", "2"]):
         solve.main(["--sides", "lrl", "sb3", "--seeds", *seeds, "--csv", str(path)])

@@ -7,6 +7,8 @@ import logging
 import os
 from pathlib import Path
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
 from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.memory import available_bytes, format_bytes
 from lrl.replay import ReplayBuffer, ReplayConfig, Sampler
@@ -130,7 +132,7 @@ def _warn_of_cores(actors: ActorConfig, ranks: int) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     busy = actors.num_actors * ranks
     if cores and busy > cores:
-        _log.warning(
+        rank_zero_only(_log.warning)(
             "%d actors on %d cores take turns: each acts slower, and the learner waits for its "
             "share; actors.num_actors %d with more actors.envs_per_actor does the same work",
             busy, cores, max(1, cores // ranks - 1),

@@ -51,7 +51,15 @@ class Transitions:
 
     def stored_samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
         """Tell which of these keys of stored rows, drawn from the streams, may be sampled now."""
-        return self._inspect(keys)[0]
+        if self.n_step > 1:
+            return self._inspect(keys)[0]
+        # What `_inspect` tells, in two thirds of the time: every uniform batch asks.
+        flags = self.streams.flags(self.streams.slots(keys[:, 0], keys[:, 1:] + self._both_stacks))
+        here = flags[:, -2]
+        samplable = flags[:, :-1].max(axis=1) < GAP_FLAGS
+        samplable &= here < BOUNDARY_FLAGS
+        samplable &= (flags[:, -1] < PREFIX_FLAGS) | (here & TERMINATED).view(np.bool_)
+        return samplable
 
     def samplable_keys(self) -> IndexArray:
         """List every key that may be sampled now. Goes through all rows: for fallback and tests."""

@@ -62,9 +62,7 @@ class BackgroundEvaluation(PeriodicEvaluation):
         """Turn Lightning's validation off; refuse what waits for it."""
         if stage != "fit":
             return
-        trainer.num_sanity_val_steps = 0
-        self._limit_before = trainer.limit_val_batches
-        trainer.limit_val_batches = 0
+        self._replace(trainer, limit_val_batches=0)
         self._candidate = temporary_beside(checkpoint_folder(trainer) / "candidate.ckpt")
         for callback in callbacks_of(trainer):
             monitor = getattr(callback, "monitor", None) or ""

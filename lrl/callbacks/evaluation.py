@@ -24,29 +24,37 @@ class PeriodicEvaluation(L.Callback):
                 f"{interval_learner_steps}"
             )
         self.interval_learner_steps = interval_learner_steps
-        self._limit_before: int | float | None = None
+        self._replaced: dict[str, Any] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Set the Trainer's schedule; an untrained network plays no sanity episodes."""
+        """Set the Trainer's schedule; an untrained network plays no sanity episodes.
+
+        Raises:
+            ConfigError: The Trainer was given a schedule of its own.
+        """
         if stage != "fit":
             return
-        trainer.num_sanity_val_steps = 0
         if self.interval_learner_steps == 0:
-            self._limit_before = trainer.limit_val_batches
-            trainer.limit_val_batches = 0
+            self._replace(trainer, limit_val_batches=0)
             return
-        trainer.val_check_interval = batches_in(trainer, pl_module, self.interval_learner_steps)
-        trainer.check_val_every_n_epoch = None
+        batches = batches_in(trainer, pl_module, self.interval_learner_steps)
+        self._replace(trainer, val_check_interval=batches, check_val_every_n_epoch=None)
         for callback in trainer.early_stopping_callbacks:
             # Set up before this schedule was, it would look for a score at the end of every epoch.
             if callback.monitor.startswith("eval/"):
                 callback._check_on_train_epoch_end = False
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Let the Trainer evaluate again when it is asked to."""
-        if self._limit_before is not None:
-            trainer.limit_val_batches = self._limit_before
-            self._limit_before = None
+        """Give the Trainer its own schedule back."""
+        for name, value in self._replaced.items():
+            setattr(trainer, name, value)
+        self._replaced = {}
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Do the same: after an exception nothing is torn down."""
+        self.teardown(trainer, pl_module, "fit")
 
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return whether this learner step ends with an evaluation."""
@@ -64,6 +72,19 @@ class PeriodicEvaluation(L.Callback):
                 if name.startswith("eval/")
             }
             log_metrics(trainer, metrics)
+
+    def _replace(self, trainer: L.Trainer, **settings: Any) -> None:
+        for name, default in (("val_check_interval", 1.0), ("check_val_every_n_epoch", 1)):
+            value = getattr(trainer, name)
+            if value != default:
+                raise ConfigError(
+                    f"trainer.{name} is {value}, but evaluations come when "
+                    "actor_learner.eval_interval_learner_steps says: set that, and leave this out"
+                )
+        trainer.num_sanity_val_steps = 0
+        self._replaced = {name: getattr(trainer, name) for name in settings}
+        for name, value in settings.items():
+            setattr(trainer, name, value)
 
 
 def batches_in(trainer: L.Trainer, pl_module: L.LightningModule, learner_steps: int) -> int:

@@ -110,12 +110,6 @@ def check_trainer_settings(settings: Mapping[str, Any], updates_per_step: int) -
                 f"trainer.accelerator is {accelerator}, but torch {torch.__version__} sees no GPU "
                 "here: install a torch made for it, or set it to auto"
             )
-    for setting, default in (("val_check_interval", None), ("check_val_every_n_epoch", 1)):
-        if settings[setting] not in (default, None):
-            raise ConfigError(
-                f"trainer.{setting} is {settings[setting]}, but evaluations come when "
-                "actor_learner.eval_interval_learner_steps says: set that, and leave this out"
-            )
     for setting, neutral in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
         if updates_per_step > 1 and settings[setting] not in (neutral, 0):
             raise ConfigError(

@@ -202,3 +202,29 @@ def test_a_training_step_that_returns_no_priorities(tmp_path):
     run = make_run(tmp_path / "with", ActorLearnerCallback(5, 0, 0), module=module, data=data)
     with pytest.raises(ConfigError, match="training_step must return a dict with 'loss', 'keys'"):
         run.fit()
+
+
+@pytest.mark.parametrize("evaluation", ["inline", "background"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("val_check_interval", 7), ("check_val_every_n_epoch", 2)]
+)
+def test_a_schedule_of_evaluations_that_would_be_passed_over_is_refused(
+    tmp_path, evaluation, name, value
+):
+    callback = ActorLearnerCallback(evaluation=evaluation)
+    run = make_run(tmp_path, callback, **{name: value})
+    with pytest.raises(ConfigError, match=rf"trainer\.{name} is {value}, .*eval_interval_learner"):
+        run.fit()
+
+
+@pytest.mark.parametrize("interval", [0, 10])
+def test_a_trainer_has_its_own_schedule_back_after_an_exception(tmp_path, interval):
+    def fail(trainer: L.Trainer, batch: object) -> None:
+        raise RuntimeError("on purpose")
+
+    run = make_run(tmp_path, PeriodicEvaluation(interval), AfterEachStep(fail))
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run.fit()
+    trainer = run.trainer
+    schedule = (trainer.val_check_interval, trainer.check_val_every_n_epoch)
+    assert (*schedule, trainer.limit_val_batches) == (1.0, 1, 1.0)

@@ -31,8 +31,6 @@ SETTINGS = {
     "accelerator": "auto",
     "strategy": "auto",
     "precision": None,
-    "val_check_interval": None,
-    "check_val_every_n_epoch": 1,
     "gradient_clip_val": None,
     "accumulate_grad_batches": 1,
 }
@@ -86,8 +84,6 @@ def test_a_script_is_refused_before_anything_starts(tmp_path):
         ({"strategy": "fsdp"}, r"strategy is fsdp, .*set it to ddp"),
         ({"strategy": "deepspeed_stage_2"}, r"strategy is deepspeed_stage_2, .*set it to ddp"),
         ({"strategy": "ddp_spawn"}, r"strategy is ddp_spawn, which is for scripts.*set it to ddp"),
-        ({"val_check_interval": 7}, r"val_check_interval is 7, .*eval_interval_learner_steps"),
-        ({"check_val_every_n_epoch": 2}, r"check_val_every_n_epoch is 2, .*eval_interval"),
     ],
 )
 def test_what_the_command_line_is_told_is_refused_before_a_trainer_is_built(settings, words):

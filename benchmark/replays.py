@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrl.benchmark.arguments import count, duration, output
+from lrl.benchmark.arguments import count, duration, output, threads
 from lrl.benchmark.measure import Measurement, by_turns, compared, table, write
 from lrl.benchmark.replay import ATARI, CHUNK_ROWS, NUM_STREAMS, make_chunk
 from lrl.replay import PrioritizedSampler, ReplayBuffer
@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--capacity", type=count, default=20_000, help="environment steps")
     parser.add_argument("--seconds", type=duration, default=0.5, help="of a measurement")
     parser.add_argument("--rounds", type=count, default=5, help="measurements of each side")
-    parser.add_argument("--threads", type=count, default=1, help="of torch")
+    parser.add_argument("--threads", type=threads, default=1, help="of torch")
     parser.add_argument("--json", type=output, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
-import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl import safety
 from lrl.actors.inference_manager import InferenceError
@@ -26,41 +23,22 @@ from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.logging import log_configuration
 from lrl.checkpoint_io import SaveError
-from lrl.commands import COMMANDS, INTERRUPTED, TERMINATED, configure_logging, report_mistake
+from lrl.commands import COMMANDS, configure_logging, report_mistake
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
-from lrl.learner.checks import callbacks_of
 from lrl.learner.finite import NonFiniteLossError
 from lrl.learner.ranks import is_lost_connection
-from lrl.learner.trainer_checks import check_trainer, check_trainer_settings, refusals_named
+from lrl.learner.trainer_checks import (
+    check_ranks,
+    check_trainer,
+    check_trainer_settings,
+    refusals_named,
+)
 from lrl.mistakes import check_settings
+from lrl.outcome import Outcome, callback_of
 from lrl.report.scores import describe
 from lrl.runs import new_version, resolve_checkpoint, versions
 from lrl.types import ConfigError
-
-
-class Outcome(L.Callback):
-    """Remember why the Trainer ended early: it exits with 1 on Ctrl-C and 0 on SIGTERM."""
-
-    def __init__(self) -> None:
-        self.exception: BaseException | None = None
-        self.began = False
-        self.folder: Path | None = None  # made for a run that has not begun to train
-        self.known: list[str] = []  # the names of all settings
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Note that all settings were read and all objects built."""
-        self.began = True
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note that the folder has something to hold."""
-        self.folder = None
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """Note the exception."""
-        self.exception = exception
 
 
 class SaveConfig(SaveConfigCallback):
@@ -166,12 +144,14 @@ class LrlCLI(LightningCLI):
         config = self.config[self.config["subcommand"]]
         check_settings(self._parser(self.config["subcommand"]), config)
         safety.check_values(config.as_dict())
-        check_trainer_settings(config["trainer"], config["model"]["updates_per_step"])
+        updates_per_step = config["model"]["updates_per_step"]
+        is_fit = self.config["subcommand"] == "fit"
+        check_trainer_settings(config["trainer"], updates_per_step, is_fit=is_fit)
         # A job that was stopped before its first save is started again with `--ckpt_path last`.
         starts_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
         self._checkpoint = resolve_checkpoint(
             config["ckpt_path"], Path(config["runs"]), config["name"],
-            may_be_missing=starts_again and self.config["subcommand"] == "fit",
+            may_be_missing=starts_again and is_fit,
         )  # fmt: skip
         config["ckpt_path"] = None  # what is saved describes the run, not where it came from
         if config["trainer"]["enable_progress_bar"] is False:
@@ -189,6 +169,7 @@ class LrlCLI(LightningCLI):
         with refusals_named(settings):
             trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)  # here, since a rank is too late for it
+        check_ranks(trainer)
         return trainer
 
     def _new_loggers(self) -> list[Logger]:
@@ -203,20 +184,20 @@ class LrlCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Say what was reached and what to do next."""
-        callback = next(
-            c for c in callbacks_of(self.trainer) if isinstance(c, ActorLearnerCallback)
-        )
+        callback = callback_of(self.trainer)
         folder = self.trainer.log_dir  # all ranks must ask
         if not self.trainer.is_global_zero:
             return
         best = callback.best_model_path
         path = best or callback.last.last_model_path or self._checkpoint
         if not path:
-            print("\ncheckpoint: none, no learner step was made (trainer.max_steps, max_epochs or")
-            print("max_time let none be made, or limit_train_batches)")
+            print("\ncheckpoint: none, since no learner step was made: raise trainer.max_steps,")
+            print("max_epochs, max_time or limit_train_batches, whichever is 0")
             return
         score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
         print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
+        if folder is None:  # trainer.fast_dev_run has no loggers
+            return
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
         print(f"  tensorboard --logdir {folder}")
 
@@ -261,32 +242,14 @@ def run() -> int:
         is_mistake |= isinstance(error, OSError) and outcome.folder is not None  # a full disk
         if not is_mistake:
             raise
-        if outcome.folder is not None:
-            shutil.rmtree(outcome.folder, ignore_errors=True)
+        outcome.discard_folder()
         return report_mistake(error, outcome.known)
     except RuntimeError as error:
         if not is_lost_connection(error):
             raise
-        what = "another rank ended or was killed, and may have printed why"
-        print(f"lrl: error: {what}; go on with --ckpt_path last ({error})", file=sys.stderr)
+        outcome.discard_folder()
+        print(f"lrl: error: {outcome.on_lost_rank()} ({error})", file=sys.stderr)
         return 1
     except (SystemExit, KeyboardInterrupt) as error:
         outcome.exception = outcome.exception or error
-    return _exit_code(outcome)
-
-
-def _exit_code(outcome: Outcome) -> int:
-    """Say what stopped the run; an exit that its environment asked for must not pass for ours."""
-    error = outcome.exception
-    if isinstance(error, KeyboardInterrupt):
-        print("lrl: stopped by Ctrl-C", file=sys.stderr)
-        return INTERRUPTED
-    if isinstance(error, SIGTERMException):
-        print("lrl: stopped by SIGTERM", file=sys.stderr)
-        return TERMINATED
-    if isinstance(error, SystemExit) and not outcome.began:
-        raise error
-    if error is not None:
-        traceback.print_exception(error)
-        return 1
-    return 0
+    return outcome.exit_code()

@@ -76,6 +76,10 @@ MISTAKES = {
         ["--trainer.strategy", "ddp_fork", "--trainer.devices", "2", "--trainer.accelerator=cpu"],
         "trainer.strategy starts ranks by fork",
     ),
+    "spawn": (
+        ["--trainer.strategy", "ddp_spawn", "--trainer.devices", "2", "--trainer.accelerator=cpu"],
+        "trainer.strategy spawns ranks, which is for scripts",
+    ),
     "FSDP": (["--trainer.strategy", "fsdp"], "trainer.strategy is fsdp, which lrl is not made for"),
     "clipping": (["--trainer.gradient_clip_val", "-1"], "trainer.gradient_clip_val is -1, but"),
     "devices": (["--trainer.devices=two", "--trainer.accelerator=cpu"], "trainer.devices is two"),
@@ -179,6 +183,13 @@ def test_a_run_that_makes_no_step_says_so_and_names_no_checkpoint(command, proje
         "fit", "--config", "base.yaml", "--name", nothing, f"--trainer.{nothing}", "0"
     )
     assert code == 0
-    assert "checkpoint: none, no learner step was made (trainer.max_steps" in out
+    assert "checkpoint: none, since no learner step was made: raise trainer.max_steps" in out
     assert "None" not in out
     assert list(project.folder.glob(f"runs/{nothing}/version_0/checkpoints/*")) == []
+
+
+def test_a_run_without_loggers_names_no_folder(command):
+    code, out, _ = command("fit", "--config", "base.yaml", "--trainer.fast_dev_run", "true")
+    assert code == 0
+    assert "last.ckpt" in out
+    assert "None" not in out

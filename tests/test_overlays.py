@@ -15,8 +15,9 @@ import pytest
 import yaml
 from helpers.command_line import quiet_commands
 
-from lrl.cli import LrlCLI, Outcome
+from lrl.cli import LrlCLI
 from lrl.envs import PROTOCOLS, AtariConfig
+from lrl.outcome import Outcome
 
 pytestmark = quiet_commands
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
@@ -43,7 +44,9 @@ def test_the_table_has_every_figure_of_every_side(tmp_path, monkeypatch, capsys)
     sides = ["--sides", "actors 1 x 1", "synchronous 8"]
     rounds = ["--seconds", "7", "--rounds", "2"]
     training.main(["--workloads", "pong", *sides, *rounds, "--json", str(path)])
-    found = json.loads(path.read_text())["measurements"]
+    written = json.loads(path.read_text())
+    found = written["measurements"]
+    assert written["remarks"][-1] == "pong, synchronous 8: bound by 0.4"
     assert len(found) == 2 * len(training.FIGURES)
     first, other = found[:2]
     assert (first["values"], other["values"]) == ([0.1, 0.3], [0.2, 0.4])
@@ -53,7 +56,12 @@ def test_the_table_has_every_figure_of_every_side(tmp_path, monkeypatch, capsys)
     assert "pong, synchronous 8: bound by 0.4" in said
 
 
-def test_runs_that_last_too_long_for_their_clock_are_refused(capsys):
-    with pytest.raises(SystemExit):
-        training.main(["--seconds", "60"])
-    assert "argument --seconds: 60.0 is too long" in capsys.readouterr().err
+@pytest.mark.parametrize(("seconds", "clock"), [(0.4, "00:00:00:01"), (75.0, "00:00:01:15")])
+def test_a_run_is_as_long_as_asked_for(monkeypatch, seconds, clock):
+    def answer(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        assert command[command.index("--trainer.max_time") + 1] == clock
+        return subprocess.CompletedProcess(command, 1, "on purpose")
+
+    monkeypatch.setattr(training.subprocess, "run", answer)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        training.run("pong", 1, 8, seconds)

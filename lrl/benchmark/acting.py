@@ -30,7 +30,7 @@ from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, publish_weights
 from lrl.actors.slot import ActorSlot
-from lrl.benchmark.arguments import count, duration, output
+from lrl.benchmark.arguments import count, duration, output, threads
 from lrl.envs import EnvConfig, make_spec
 from lrl.networks import Encoder, MLPEncoder, NatureEncoder, NetworkRecipe, ScalarHead
 from lrl.networks.q_network import vector_size
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--actors", nargs="+", type=count, default=[1, 2, 4], help="actors of central inference")
     add("--groups", nargs="+", type=count, default=[1, 2], help="groups of an actor's environments")
     add("--servers", nargs="+", type=count, default=[1], help="servers of central inference")
-    add("--threads", nargs="+", type=count, default=[1], help="threads of a server's torch")
+    add("--threads", nargs="+", type=threads, default=[1], help="threads of a server's torch")
     add("--seconds", type=duration, default=5.0, help="time of each measurement, after its warm-up")
     add("--repeats", type=count, default=5, help="measurements of each side")
     add("--requests", type=count, default=1000, help="batches, and lone requests, to time")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from pathlib import Path
 
+from lrl.learner.threads import MOST_THREADS
+
 
 def count(text: str) -> int:
     """Return a number of things, at least 1.
@@ -16,6 +18,19 @@ def count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ArgumentTypeError(f"{text} is too few: it must be at least 1")
+    return number
+
+
+def threads(text: str) -> int:
+    """Return a number of torch's threads.
+
+    Example:
+        >>> threads("2")
+        2
+    """
+    number = count(text)
+    if number > MOST_THREADS:
+        raise ArgumentTypeError(f"{text} is too many: it must be at most {MOST_THREADS}")
     return number
 
 
@@ -33,7 +48,7 @@ def duration(text: str) -> float:
 
 
 def output(text: str) -> Path:
-    """Return the path of a file that can be written.
+    """Return the path of a file whose folder exists.
 
     Example:
         >>> output("figures.json").name

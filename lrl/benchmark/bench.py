@@ -49,7 +49,7 @@ def bench(
             `training`: whole runs of 15 seconds, where their time went and what held them back.
         rounds: Measurements of each side; those of replays are seven.
         seconds: Length of a measurement, roughly; not of `training`.
-        threads: Of torch in the learner.
+        threads: Of torch in the learner; not of `training`, which chooses its own.
         json: A file that also takes the figures.
 
     Raises:
@@ -76,8 +76,8 @@ def bench(
         new = parts[section]()
         print(table(new), flush=True)
         found += new
-        if json is not None:  # after each: half an hour is easily lost
-            write(json, found, **settings, remarks=remarks)
+        if json is not None:  # after each: forty minutes are easily lost
+            write(json, found, settings, remarks)
     if remarks:
         print("\n".join(remarks))
 

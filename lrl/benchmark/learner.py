@@ -26,7 +26,7 @@ import torch
 
 from lrl import DQN
 from lrl.benchmark import bare
-from lrl.benchmark.arguments import count, duration, output
+from lrl.benchmark.arguments import count, duration, output, threads
 from lrl.benchmark.measure import Measurement, by_turns, compared, table, write
 from lrl.learner.loss import compiled_loss
 from lrl.memory import keep_freed_memory
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=count, default=7, help="windows of each side")
     parser.add_argument("--seconds", type=duration, default=1.0, help="length of a window, roughly")
-    parser.add_argument("--threads", type=count, default=1, help="threads of torch")
+    parser.add_argument("--threads", type=threads, default=1, help="threads of torch")
     parser.add_argument("--json", type=output, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     measurements: list[Measurement] = []

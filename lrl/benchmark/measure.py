@@ -115,10 +115,17 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(path: Path, measurements: Sequence[Measurement], **settings: Any) -> None:
-    """Write measurements as JSON, with the machine and how it was measured."""
+def write(
+    path: Path,
+    measurements: Sequence[Measurement],
+    settings: Mapping[str, float] | None = None,
+    remarks: Sequence[str] = (),
+) -> None:
+    """Write measurements as JSON, with the machine, how it was measured and what was remarked."""
     measured = [asdict(one) for one in measurements]
-    content = {"machine": machine(), **settings, "measurements": measured}
+    content = {"machine": machine(), **(settings or {}), "measurements": measured}
+    if remarks:
+        content["remarks"] = [*remarks]
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -20,6 +20,7 @@ from lrl.callbacks.throughput import Throughput
 from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
 from lrl.interrupt import interrupt
+from lrl.learner.ranks import end_ranks_that_wait
 from lrl.learner.stamp import other_protocol
 from lrl.types import ConfigError
 
@@ -185,6 +186,7 @@ class ActorLearnerCallback(Checkpoint):
     ) -> None:
         """Save what can be saved, stop the actors."""
         interrupt.release_sigterm()
+        end_ranks_that_wait(trainer)
         self.last.saves_untrained = self.requeue.is_asked  # the job goes on with `last`, always
         for part in self.parts:
             part.on_exception(trainer, pl_module, exception)

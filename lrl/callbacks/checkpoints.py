@@ -173,11 +173,11 @@ class LastCheckpoint(Checkpoint):
         self.saves_untrained = False  # also before the first learner step, if the run is ended
         self._saved_step = -1
         self._failures = 0
-        self._folder: Path | None = None
+        self.folder: Path | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Find the run's folder, and clear away what a killed run left in it."""
-        self._folder = prepare_folder(trainer, stage) or self._folder
+        self.folder = prepare_folder(trainer, stage) or self.folder
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Clear away what the run that is resumed left, if it was killed."""
@@ -250,9 +250,9 @@ class LastCheckpoint(Checkpoint):
                 )  # fmt: skip
 
     def _save(self, trainer: L.Trainer) -> None:
-        if self._folder is None or self._saved_step == trainer.global_step:
+        if self.folder is None or self._saved_step == trainer.global_step:
             return
-        path = self._folder / "last.ckpt"
+        path = self.folder / "last.ckpt"
         keep = predecessor_kept(path, "previous.ckpt") if trainer.is_global_zero else nullcontext()
         with keep, self._beside(trainer):
             save_checkpoint(trainer, path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lrl.actors.handle import ActorStatistics
 
-_WAITS, _EVALUATES, _IDLES, _OPTIMISES = 0.2, 0.3, 0.5, 0.9
+_WAITS, _EVALUATES, _IDLES, _FREE = 0.2, 0.3, 0.5, 0.1
 
 
 def time_shares(
@@ -72,7 +72,7 @@ def verdict(
         )
     seconds = sum(actor.seconds for actor in actors)
     idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0
-    if is_synchronous or idle >= _IDLES or shares["optimise"] >= _OPTIMISES:
+    if is_synchronous or idle >= _IDLES or waited + evaluated <= _FREE:
         waiting = "" if is_synchronous else f", and actors waited {idle:.0%}"
         return (
             f"learner-bound: updates took {shares['optimise']:.0%} of the time{waiting}; make them "

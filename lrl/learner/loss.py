@@ -62,8 +62,8 @@ def compiled_loss(module: DQN) -> LossFunction:
     compiler = os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
     if module.device.type == "cpu" and (fault := _fault_of(compiler)):
         raise ConfigError(
-            f"model.compile_loss is true, but {fault}: install it, name another in the environment "
-            "variable CXX, or set compile_loss to false"
+            f"model.compile_loss is true, but {fault}: install one, name another in the "
+            "environment variable CXX, or set compile_loss to false"
         )
     return torch.compile(weighted_loss)
 
@@ -73,5 +73,8 @@ def _fault_of(compiler: str) -> str | None:
         return f"there is no C++ compiler {compiler}"
     if sys.platform == "win32":  # whose compiler knows no --version
         return None
-    ended = subprocess.run([compiler, "--version"], capture_output=True, check=False)
-    return f"`{compiler} --version` fails" if ended.returncode else None
+    try:
+        subprocess.run([compiler, "--version"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return f"the C++ compiler {compiler} does not work (`{compiler} --version` fails)"
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import NoReturn
 
 import lightning as L
@@ -45,6 +46,15 @@ def is_lost_connection(error: RuntimeError) -> bool:
     if not torch.distributed.is_available():
         return False
     return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+
+
+def end_ranks_that_wait(trainer: L.Trainer) -> None:
+    """Let ranks that this one started end with it, if it failed before it met them."""
+    if not torch.distributed.is_available() or torch.distributed.is_initialized():
+        return
+    for process in getattr(trainer.strategy.launcher, "procs", []):
+        # Not now: Lightning kills this process within 5 s of that, and it still has to say why.
+        atexit.register(process.terminate)
 
 
 def minimum_of_ranks(trainer: L.Trainer, number: float) -> float:

@@ -8,7 +8,7 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 MOST_THREADS = 1024
-"""A thread more than there are cores never helps; of very many the system refuses some."""
+"""More threads than cores never help, and the system may refuse very many."""
 
 
 def share_cores(threads: int | None, ranks: int, busy: int) -> int:

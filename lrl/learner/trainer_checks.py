@@ -18,6 +18,10 @@ from lrl.types import ConfigError
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 _SHORT = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "None": "32-true"}
+_NEEDED = (
+    ("enable_checkpointing", False, "actor_learner keeps the best checkpoint and the last"),
+    ("barebones", True, "lrl needs the loggers, checkpoints and evaluations that it leaves out"),
+)
 _SPLIT_NETWORKS = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
 
 
@@ -40,7 +44,8 @@ def check_trainer(trainer: L.Trainer) -> None:
             f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, but must be at "
             "least 1, which updates the network with every batch"
         )
-    interval, overfit = (getattr(trainer, n) for n in ("log_every_n_steps", "overfit_batches"))
+    interval: int = getattr(trainer, "log_every_n_steps", 0)
+    overfit: float = getattr(trainer, "overfit_batches", 0)
     if interval < 0:
         raise ConfigError(
             f"trainer.log_every_n_steps is {interval}, but must be at least 0 (0: never)"
@@ -50,7 +55,6 @@ def check_trainer(trainer: L.Trainer) -> None:
             f"trainer.overfit_batches is {overfit}, but batches of a replay never come again: set "
             "it to 0"
         )
-    _check_nodes(trainer)
 
 
 def _check_precision(precision: object) -> None:
@@ -61,18 +65,18 @@ def _check_precision(precision: object) -> None:
         )
 
 
-def _check_asked_precision(precision: str, accelerator: object) -> None:
-    precision = _SHORT.get(precision, precision)
-    _check_precision(precision)
-    if precision == "16-mixed" and (accelerator == "cpu" or not torch.cuda.is_available()):
+def check_ranks(trainer: L.Trainer) -> None:
+    """Check what a rank of the command line would be too late for, or could not do.
+
+    Raises:
+        ConfigError: Nobody told several machines how to find each other, so that the first would
+            wait; or ranks would be spawned.
+    """
+    if getattr(trainer.strategy, "_start_method", "") == "spawn":
         raise ConfigError(
-            "trainer.precision is 16-mixed, which needs a GPU (Lightning would train in bf16-mixed "
-            "instead): set it to bf16-mixed, or to 32-true"
+            "trainer.strategy spawns ranks, which is for scripts (such a rank cannot hand its "
+            "results to the command line): set it to ddp"
         )
-
-
-def _check_nodes(trainer: L.Trainer) -> None:
-    """Refuse several machines that nobody told how to find each other: the first would wait."""
     cluster = getattr(trainer.strategy, "cluster_environment", None)
     is_unaware = isinstance(cluster, LightningEnvironment) and "MASTER_ADDR" not in os.environ
     if trainer.num_nodes > 1 and is_unaware:
@@ -83,26 +87,34 @@ def _check_nodes(trainer: L.Trainer) -> None:
         )
 
 
-def check_trainer_settings(settings: Mapping[str, Any], updates_per_step: int) -> None:
+def check_trainer_settings(
+    settings: Mapping[str, Any], updates_per_step: int, *, is_fit: bool
+) -> None:
     """Check the settings from which the command line is to build a Trainer.
 
     Args:
         settings: Of the section `trainer`.
         updates_per_step: Of the section `model`.
+        is_fit: Whether it is to train; what was trained on a GPU can be tested without one.
 
     Raises:
         ConfigError: Lightning would fail without a word on what to do, or overlook a setting.
     """
     accelerator, strategy = settings["accelerator"], settings["strategy"]
-    _check_asked_precision(str(settings["precision"]), accelerator)
+    precision = _SHORT.get(str(settings["precision"]), str(settings["precision"]))
+    _check_precision(precision)
+    has_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    if is_fit and precision == "16-mixed" and not has_gpu:
+        raise ConfigError(
+            "trainer.precision is 16-mixed, which needs a GPU (Lightning would train in bf16-mixed "
+            "instead): set it to bf16-mixed, or to 32-true"
+        )
     name = str(getattr(strategy, "class_path", strategy))
     if any(part in name.lower() for part in _SPLIT_NETWORKS):
         refuse_strategy(name)
-    if name.endswith(("_spawn", "_notebook")):
-        raise ConfigError(
-            f"trainer.strategy is {name}, which is for scripts (a spawned rank cannot hand its "
-            "results to the command line): set it to ddp"
-        )
+    for setting, refused, why in _NEEDED:
+        if settings[setting] is refused:
+            raise ConfigError(f"trainer.{setting} is {refused}, but {why}: leave it out")
     if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         is_apple = accelerator == "gpu" and torch.backends.mps.is_available()
         if not is_apple:
@@ -131,7 +143,12 @@ def refusals_named(settings: Mapping[str, Any]) -> Iterator[None]:
     """
     try:
         yield
-    except (TypeError, ValueError, ImportError, MisconfigurationException) as error:
+    except (TypeError, ValueError, ImportError, RuntimeError, MisconfigurationException) as error:
         words = set(re.findall(r"\w+", str(error)))
-        named = [f"trainer.{n} is {v}" for n, v in settings.items() if n in words and v is not None]
+        plain = {n: v for n, v in settings.items() if isinstance(v, (str, int, float))}
+        named = [
+            f"trainer.{name} is {value}"
+            for name, value in plain.items()
+            if name in words or (isinstance(value, str) and repr(value) in str(error))
+        ]
         raise ConfigError(f"{', '.join(named) or 'trainer'}: {error}") from error

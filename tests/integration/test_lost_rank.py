@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,4 +77,24 @@ def test_the_command_line_says_that_a_rank_was_lost_and_how_to_go_on(tmp_path):
     assert "rank 0 of 2\nactor " in err  # whose table it is
     (line,) = (line for line in err.splitlines() if line.startswith("lrl: error: "))
     assert "another rank ended" in line
-    assert "--ckpt_path last" in line
+    assert f"--ckpt_path {last.relative_to(tmp_path)}" in line
+
+
+def test_ranks_that_do_not_find_each_other_leave_nothing_behind(tmp_path, monkeypatch):
+    project = Project(tmp_path)
+    (tmp_path / "endless.yaml").write_text(ENDLESS)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        process = project.start("fit", "--config", "base.yaml", "--config", "endless.yaml")
+        try:
+            _, err = process.communicate(timeout=120.0)
+        finally:
+            for pid in process_group(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 1
+    assert "lrl: error: the ranks did not find each other: MASTER_ADDR and MASTER_PORT" in err
+    assert [*project.runs.glob("version_*")] == []

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,7 +96,14 @@ def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.setenv("CXX", "/missing")
     with pytest.raises(ConfigError, match="compiler /missing"):
         compiled_loss(module)
-    monkeypatch.setenv("CXX", sys.executable)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1))
-    with pytest.raises(ConfigError, match=f"{sys.executable} --version` fails: install it"):
-        compiled_loss(module)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no executable scripts")
+@pytest.mark.parametrize("content", ["", "#!/bin/sh\nexit 1\n"])
+def test_a_compiler_that_does_not_work_is_named(monkeypatch, tmp_path, content):
+    compiler = tmp_path / "compiler"
+    compiler.write_text(content)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(ConfigError, match=f"{compiler} --version` fails.: install one"):
+        compiled_loss(make_module(WORKLOADS["mlp"], Side()))

@@ -39,7 +39,7 @@ check: $(VENV)/.dev  ## format, lint, types, layers, spelling
 	$(BIN)/typos
 	$(BIN)/validate-pyproject pyproject.toml
 
-bench: $(VENV)/.run  ## what each part of lrl does on this machine, about forty minutes
+bench: $(VENV)/.run  ## what each part of lrl does on this machine, about half an hour
 	$(BIN)/lrl bench
 
 chaos: $(VENV)/.run  ## kill, stop, starve and damage everything, for almost two hours

@@ -76,7 +76,7 @@ def bench(
         new = parts[section]()
         print(table(new), flush=True)
         found += new
-        if json is not None:  # after each: forty minutes are easily lost
+        if json is not None:  # after each: half an hour is easily lost
             write(json, found, settings, remarks)
     if remarks:
         print("\n".join(remarks))

@@ -16,7 +16,10 @@ from lrl.learner.checks import callbacks_of
 
 
 class Outcome(L.Callback):
-    """Remember why the Trainer ended early: it exits with 1 on Ctrl-C and 0 on SIGTERM."""
+    """Remember how far a command came, what it left, and why the Trainer ended early.
+
+    On its own the Trainer exits with 1 on Ctrl-C and with 0 on SIGTERM.
+    """
 
     def __init__(self) -> None:
         self.exception: BaseException | None = None

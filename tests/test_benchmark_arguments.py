@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from benchmark import peers
-from lrl.benchmark.arguments import count, duration, output
+from lrl.benchmark.arguments import count, duration, output, threads
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,8 @@ from lrl.benchmark.arguments import count, duration, output
     [
         (count, "0", "at least 1"),
         (count, "-3", "at least 1"),
+        (threads, "0", "at least 1"),
+        (threads, "1025", "at most 1024"),
         (duration, "0", "above 0"),
         (duration, "nan", "above 0"),
         (duration, "inf", "above 0"),

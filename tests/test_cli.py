@@ -17,6 +17,7 @@ import torch
 import yaml
 from helpers.command_line import Project, quiet_commands
 from helpers.training_runs import (
+    kill_group,
     process_group,
     wait_for,
 )
@@ -179,8 +180,7 @@ def end_by_signal(
         _, err = process.communicate(timeout=20)
         wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)
     finally:
-        for pid in process_group(process.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_group(process.pid)
     assert "Traceback" not in err
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     summary = json.loads((folder / "summary.json").read_text())

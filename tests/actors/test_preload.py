@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
-from helpers.training_runs import environment_for_subprocess, process_group, wait_for
+from helpers.training_runs import (
+    environment_for_subprocess,
+    kill_group,
+    process_group,
+    wait_for,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone can be asked for it")
 
@@ -52,8 +55,7 @@ def learner(script: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         try:
             yield process, process.stdout.readline().strip()
         finally:
-            for pid in process_group(process.pid):
-                os.kill(pid, signal.SIGKILL)
+            kill_group(process.pid)
 
 
 def test_a_learner_killed_meanwhile_leaves_nothing():

@@ -6,6 +6,7 @@ import csv
 import functools
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -173,6 +174,12 @@ def process_group(leader: int) -> list[int]:
             if int(fields[2]) == leader and fields[0] != "Z":
                 members.append(int(entry.name))
     return members
+
+
+def kill_group(leader: int) -> None:
+    """Kill what is left of a group."""
+    for pid in process_group(leader):
+        os.kill(pid, signal.SIGKILL)
 
 
 def environment_for_subprocess() -> dict[str, str]:

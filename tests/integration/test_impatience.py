@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 from helpers.command_line import Project
-from helpers.training_runs import process_group, wait_for
+from helpers.training_runs import kill_group, process_group, wait_for
 
 
 @pytest.mark.slow
@@ -29,8 +29,7 @@ def test_three_times_ctrl_c_ends_at_once_with_a_whole_checkpoint(tmp_path):
         process.wait(30)
         wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=10.0)
     finally:
-        for pid in process_group(process.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_group(process.pid)
         error = process.communicate()[1]
     assert process.returncode in (130, -signal.SIGINT), error  # the same to a shell
     assert torch.load(last, weights_only=True)["global_step"] > 0
@@ -74,8 +73,7 @@ def test_a_second_sigterm_ends_a_learner_whose_own_environment_hangs(tmp_path):
         process.send_signal(signal.SIGTERM)
         process.wait(30)
     finally:
-        for pid in process_group(process.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_group(process.pid)
         error = process.communicate()[1]
     assert process.returncode == 143, error
     assert "lrl: stopped by SIGTERM" in error

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import Project
-from helpers.training_runs import environment_for_subprocess, process_group, wait_for
+from helpers.training_runs import (
+    environment_for_subprocess,
+    kill_group,
+    process_group,
+    wait_for,
+)
 
 pytestmark = [
     pytest.mark.ddp,
@@ -46,8 +51,7 @@ def test_when_a_rank_is_killed_everything_ends(tmp_path, lost):
         os.kill(found[lost], signal.SIGKILL)
         wait_for(lambda: not process_group(process.pid), "the end of all", seconds=65.0)
     finally:
-        for pid in process_group(process.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_group(process.pid)
         process.wait()
     assert process.returncode != 0
 
@@ -69,8 +73,7 @@ def test_the_command_line_says_that_a_rank_was_lost_and_how_to_go_on(tmp_path):
         os.kill(ranks(process.pid, b"endless.yaml")[1], signal.SIGKILL)
         _, err = process.communicate(timeout=65.0)
     finally:
-        for pid in process_group(process.pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_group(process.pid)
         process.wait()
     assert process.returncode == 1
     assert "Traceback" not in err
@@ -92,8 +95,7 @@ def test_ranks_that_do_not_find_each_other_leave_nothing_behind(tmp_path, monkey
         try:
             _, err = process.communicate(timeout=120.0)
         finally:
-            for pid in process_group(process.pid):
-                os.kill(pid, signal.SIGKILL)
+            kill_group(process.pid)
             process.wait()
     assert process.returncode == 1
     assert "lrl: error: the ranks did not find each other: MASTER_ADDR and MASTER_PORT" in err

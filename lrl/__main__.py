@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+
+from lrl import outputs
+from lrl.ending import ending
 
 
 def main() -> None:
     """Run the command line."""
+    ending.listen()
+    outputs.guard()
     if sys.argv[1:] == ["--version"]:
         from lrl import __version__
 
@@ -16,23 +20,22 @@ def main() -> None:
         return
     safe = "--safe" in sys.argv[1:] or os.environ.get("LRL_SAFE", "") not in ("", "0")
     _set_path(safe)
-    try:
-        from lrl import commands, safety
+    from lrl import commands, safety
 
-        if safe:
-            sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "--safe"]
-            safety.enable()
-        if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:
-            sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
-        from lrl.cli import run
+    if safe:
+        sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "--safe"]
+        safety.enable()
+    if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:
+        sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
+    from lrl.cli import run
 
-        sys.exit(run())
-    except KeyboardInterrupt:  # while modules are imported, which takes seconds
-        sys.exit(130)
+    sys.exit(run())
 
 
 def _set_path(safe: bool) -> None:
     """Find your own parts in the current folder, as with `python -m lrl`; with `--safe` do not."""
+    from pathlib import Path
+
     here = Path.cwd()
     if not safe:
         if str(here) not in sys.path:

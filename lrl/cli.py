@@ -24,6 +24,7 @@ from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.logging import log_configuration
 from lrl.checkpoint_io import SaveError
 from lrl.commands import COMMANDS, configure_logging, report_mistake
+from lrl.ending import StoppedError, ending
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.finite import NonFiniteLossError
@@ -163,9 +164,9 @@ class LrlCLI(LightningCLI):
         Otherwise whoever evaluates or goes on from that file would write over the run's history.
         """
         self.config_init[str(self.subcommand)]["ckpt_path"] = self._checkpoint
-        if self._get(self.config, "trainer")["logger"] is None:
-            kwargs["logger"] = self._new_loggers() if self.subcommand == "fit" else False
         settings = self._get(self.config, "trainer")
+        if settings["logger"] is None and not settings["fast_dev_run"]:
+            kwargs["logger"] = self._new_loggers() if self.subcommand == "fit" else False
         with refusals_named(settings):
             trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)  # here, since a rank is too late for it
@@ -175,8 +176,10 @@ class LrlCLI(LightningCLI):
     def _new_loggers(self) -> list[Logger]:
         runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))
         if getattr(rank_zero_only, "rank", 0) == 0:
-            version = new_version(Path(runs), name)
-            self.outcome.folder = Path(runs, name, version)
+            with ending.held():
+                version = new_version(Path(runs), name)
+                self.outcome.folder = Path(runs, name, version)
+            ending.check()
         else:  # Lightning asks rank 0 for the folder
             existing = versions(Path(runs), name)
             version = existing[-1].name if existing else "version_0"
@@ -227,29 +230,29 @@ def _quieten() -> None:
 
 
 def run() -> int:
-    """Run the command line and return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM."""
+    """Run the command line; return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM, ..."""
     configure_logging()
     _quieten()
     set_parsing_settings(docstring_parse_attribute_docstrings=True, **safety.parser_settings())
     outcome = Outcome()
     try:
-        LrlCLI(outcome)
+        with ending.raising(), outcome.tidied():
+            LrlCLI(outcome)
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:
         print(f"lrl: error: {error}", file=sys.stderr)
         return 1
     except (ArgumentError, ValueError, MisconfigurationException, OSError) as error:
         is_mistake = isinstance(error, ConfigError) or not outcome.began
-        is_mistake |= isinstance(error, OSError) and outcome.folder is not None  # a full disk
+        is_before_training = outcome.folder is not None and not outcome.trains
+        is_mistake |= isinstance(error, OSError) and is_before_training  # a full disk
         if not is_mistake:
             raise
-        outcome.discard_folder()
         return report_mistake(error, outcome.known)
     except RuntimeError as error:
         if not is_lost_connection(error):
             raise
-        outcome.discard_folder()
         print(f"lrl: error: {outcome.on_lost_rank()} ({error})", file=sys.stderr)
         return 1
-    except (SystemExit, KeyboardInterrupt) as error:
+    except (SystemExit, KeyboardInterrupt, StoppedError) as error:
         outcome.exception = outcome.exception or error
     return outcome.exit_code()

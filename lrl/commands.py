@@ -14,13 +14,14 @@ from typing import Any, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from lrl import safety
+from lrl import outputs, safety
+from lrl.ending import ending
 from lrl.mistakes import sentence
 from lrl.runs import resolve_checkpoint
 from lrl.types import ConfigError
 
-CONFIG_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
-"""Exit codes of all commands."""
+CONFIG_ERROR = 2
+"""Exit code of all commands; those of signals are `lrl.ending`'s."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +46,19 @@ COMMANDS = {
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run a command of `COMMANDS` and return the exit code."""
     configure_logging()
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         function = getattr(import_module(COMMANDS[name].module), name)
-        function(**read_arguments(name, function, arguments))
-    except (ArgumentError, ConfigError) as error:
-        return report_mistake(error)
-    except KeyboardInterrupt:
-        print("lrl: stopped by Ctrl-C", file=sys.stderr)
-        return INTERRUPTED
-    except _TerminatedError:
-        print("lrl: stopped by SIGTERM", file=sys.stderr)
-        return TERMINATED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        settings = read_arguments(name, function, arguments)
+        outputs.tell()
+        with ending.raising():
+            function(**settings)
+    except BaseException as error:
+        if ending.number is not None or isinstance(error, KeyboardInterrupt):
+            return ending.report(signal.SIGINT)  # whatever an import made of the signal
+        if isinstance(error, (ArgumentError, ConfigError)):
+            return report_mistake(error)
+        raise
     return 0
-
-
-class _TerminatedError(BaseException):
-    """SIGTERM came; what cleans up after an exception does so after this one."""
-
-
-def _terminate(signum: int, frame: object) -> None:
-    raise _TerminatedError
 
 
 def read_arguments(

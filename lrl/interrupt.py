@@ -8,6 +8,8 @@ import time
 from types import FrameType
 from typing import Any
 
+from lrl.ending import ending
+
 AT_ONCE = "at once"
 """Argument of an exception that was raised in the middle of something."""
 _REPEATED_SECONDS = 2.0
@@ -19,12 +21,14 @@ class Interrupt:
 
     Between two batches everything that a checkpoint holds is consistent; in the middle of an
     optimiser step it is not. A second SIGINT raises at once. Lightning does the same with the
-    first SIGTERM; here a second one raises at once, too. Lives in the learner process.
+    first SIGTERM; here a second one raises at once, too, and SIGHUP, which comes when a terminal is
+    closed, is passed on as SIGTERM. Lives in the learner process.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._previous = None
+        self._found: Any = signal.default_int_handler
+        self._previous: Any = None
         self._sigterm: Any = None  # Lightning's handler
         self._sigterm_at = 0.0
         self._exception: type[BaseException] = KeyboardInterrupt
@@ -33,16 +37,15 @@ class Interrupt:
         """Take over SIGINT, if this is the main thread and nobody else has."""
         is_main = threading.current_thread() is threading.main_thread()
         # Our own where Lightning has put it back, which it does after `on_exception`.
-        if is_main and signal.getsignal(signal.SIGINT) in (
-            signal.default_int_handler,
-            self._handle,
-        ):
+        before = signal.getsignal(signal.SIGINT)
+        if is_main and before in (signal.default_int_handler, ending.handle, self._handle):
             self.requested = False  # whatever an earlier run was asked for
             signal.signal(signal.SIGINT, self._handle)
-            self._previous = signal.default_int_handler
+            self._found = self._found if before == self._handle else before
+            self._previous = self._found
 
     def watch_sigterm(self, exception: type[BaseException]) -> None:
-        """Answer a second SIGTERM at once, where a step or an episode does not end.
+        """Answer a second SIGTERM at once, where a step or an episode does not end, and SIGHUP.
 
         Args:
             exception: Raised then. Call this after Lightning has taken SIGTERM over.
@@ -50,6 +53,8 @@ class Interrupt:
         if threading.current_thread() is threading.main_thread() and self._sigterm is None:
             self._sigterm_at, self._exception = 0.0, exception
             self._sigterm = signal.signal(signal.SIGTERM, self._handle_sigterm)
+            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+                signal.signal(signal.SIGHUP, self._handle_sighup)  # no command line and no `nohup`
 
     def release_sigterm(self) -> None:
         """Give SIGTERM back to Lightning, so that none disturbs what follows; idempotent."""
@@ -61,6 +66,8 @@ class Interrupt:
     def uninstall(self) -> None:
         """Give the signals back; idempotent."""
         self.release_sigterm()
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == self._handle_sighup:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
             self._previous = None
@@ -78,6 +85,9 @@ class Interrupt:
         self._sigterm_at = self._sigterm_at or now
         if callable(self._sigterm):
             self._sigterm(signum, frame)
+
+    def _handle_sighup(self, signum: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGTERM)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.requested or self._previous is None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-import sys
+import signal
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lrl import outputs
 from lrl.callbacks import ActorLearnerCallback
-from lrl.commands import INTERRUPTED, TERMINATED
+from lrl.ending import StoppedError, ending
 from lrl.learner.checks import callbacks_of
 
 
@@ -24,15 +28,24 @@ class Outcome(L.Callback):
     def __init__(self) -> None:
         self.exception: BaseException | None = None
         self.began = False
-        self.folder: Path | None = None  # made for a run that has not begun to train
+        self.trains = False
+        self.folder: Path | None = None  # made for a run that has not learned yet
         self.saved: Path | None = None  # where the checkpoint is to go on with, if there is one
         self.known: list[str] = []  # the names of all settings
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Note that all settings were read and all objects built."""
         self.began = True
+        outputs.tell()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note that signals are the Trainer's from now on."""
+        self.trains = True
+        ending.check()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Note that the folder has something to hold."""
         self.folder = None
 
@@ -44,9 +57,26 @@ class Outcome(L.Callback):
         folder = callback_of(trainer).last.folder
         self.saved = folder / "last.ckpt" if folder is not None else None
 
-    def discard_folder(self) -> None:
-        """Remove the folder of a run that did not begin to train."""
-        if self.folder is not None:
+    @contextlib.contextmanager
+    def tidied(self) -> Iterator[None]:
+        """Remove the folder of a run that ends inside before it has learned or saved anything.
+
+        Raises:
+            StoppedError: A signal came before training; an import may have made anything of that.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if ending.number is None or self.trains:
+                raise
+            self.exception = StoppedError()
+            raise self.exception from error
+        finally:
+            with ending.held():
+                self._discard_folder()
+
+    def _discard_folder(self) -> None:
+        if self.folder is not None and not any(self.folder.glob("checkpoints/*.ckpt")):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def on_lost_rank(self) -> str:
@@ -64,11 +94,9 @@ class Outcome(L.Callback):
         """Say what stopped the run; an exit that its environment asked for is not one of ours."""
         error = self.exception
         if isinstance(error, KeyboardInterrupt):
-            print("lrl: stopped by Ctrl-C", file=sys.stderr)
-            return INTERRUPTED
-        if isinstance(error, SIGTERMException):
-            print("lrl: stopped by SIGTERM", file=sys.stderr)
-            return TERMINATED
+            return ending.report(signal.SIGINT)
+        if isinstance(error, (SIGTERMException, StoppedError)):
+            return ending.report(signal.SIGTERM)
         if isinstance(error, SystemExit) and not self.began:
             raise error
         if error is not None:

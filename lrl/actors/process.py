@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
+from lrl import outputs
 from lrl.actors.actor import Actor, BehaviourPolicy
 from lrl.actors.errors import errors_sent_to
 from lrl.actors.exploration import Exploration
@@ -104,10 +105,14 @@ def _ask_ahead(actor: Actor) -> None:
 
 
 def isolate() -> None:
-    """Leave Ctrl-C and rank settings to the learner, and end when the learner does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "SIGUSR1"):
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    """Leave signals and rank settings to the learner, and end when the learner does.
+
+    Output that goes away ends neither: what an environment prints is left out then.
+    """
+    outputs.guard()
+    for name in ("SIGINT", "SIGHUP", "SIGUSR1"):  # a terminal sends the first two to all
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     for name in _RANK_VARIABLES:
         os.environ.pop(name, None)
     threading.Thread(target=_follow_parent, name="lrl-follow-parent", daemon=True).start()

@@ -247,14 +247,16 @@ class Supervisor(ABC, Generic[H]):
 def interrupt_blocked() -> Iterator[None]:
     """Let processes that are started ignore Ctrl-C from their first moment; they inherit the mask.
 
-    It reaches the whole process group, and kills an interpreter that is still importing.
+    It reaches the whole process group, and kills an interpreter that is still importing. So does
+    the SIGHUP of a terminal that is closed.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # started later, it would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        resource_tracker.ensure_running()  # started later, it would unblock Ctrl-C
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

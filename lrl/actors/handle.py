@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from lrl.actors import helpers
 from lrl.actors.errors import read_stacks, read_traceback
+from lrl.actors.patience import Patience
 from lrl.actors.slot import ActorSlot
 from lrl.transport import Channel
 
 MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
+_END_SECONDS = 10.0
 
 
 @dataclass
@@ -27,6 +30,7 @@ class Handle:
     errors: Connection
     stacks: Connection
     launched_at: float
+    start: Patience = field(default_factory=Patience)
     acted_at: float | None = None
     """When its first sign of life was seen."""
     ended_at: float | None = None
@@ -64,9 +68,16 @@ class Handle:
             while self.process.exitcode is None and time.monotonic() < deadline:
                 wait([self.process.sentinel], 0.02)
                 said += read_stacks(self.stacks)
-        self.process.kill()
-        self.process.join()
+        self.end()
         return _indented(said + read_stacks(self.stacks))
+
+    def end(self) -> None:
+        """Kill the process and wait for its end, or for its fork server to tell of it; bounded."""
+        self.process.kill()
+        deadline = time.monotonic() + _END_SECONDS
+        while self.process.exitcode is None and time.monotonic() < deadline:
+            helpers.wake()
+            self.process.join(0.1)
 
     def close(self) -> None:
         """Let go of the pipes; idempotent."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
-import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+from lrl.actors import helpers
 from lrl.actors.config import SupervisedConfig
 from lrl.actors.errors import run_with_stacks
 from lrl.actors.handle import MAIN_GUARD, Handle
@@ -119,16 +117,17 @@ class Supervisor(ABC, Generic[H]):
         self._request_stop()
         while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
             drain()
+            helpers.wake()  # a stopped fork server does not tell who has ended
             self._thread.join(0.02)
         self._request_stop()  # the thread may have been in the middle of a restart
         while time.monotonic() < deadline and any(p.is_alive() for p in self.processes):
             drain()
+            helpers.wake()
             wait([p.sentinel for p in self.processes if p.is_alive()], 0.02)
         for handle in self._handles:
             if handle.process.is_alive():
                 _log.warning("%s did not stop in time and is killed", handle.name)
-                handle.process.kill()
-            handle.process.join()
+                handle.end()
             handle.ended_at = handle.ended_at or time.monotonic()
             self._listen(handle)
             handle.close()
@@ -147,6 +146,7 @@ class Supervisor(ABC, Generic[H]):
                 if now - looked_at > _POLL_SECONDS + self._limits.timeout_seconds / 2:
                     self._continued_at = now  # Ctrl-Z and fg: nobody could make progress
                 looked_at = now
+                helpers.wake()
                 for index, handle in enumerate(self._handles):
                     if not self._stopping.is_set():
                         self._attend(index, handle)
@@ -169,36 +169,49 @@ class Supervisor(ABC, Generic[H]):
                 self._handles[index] = self._relaunch(index, handle)
         elif handle.process.exitcode is not None:
             self._bury(handle, handle.cause_of_death())
-        elif now - self._last_progress(handle) > self._limits.timeout_seconds:
-            stacks = handle.end_hung()
-            self._bury(handle, f"made no progress for {self._limits.timeout_seconds:g} s{stacks}")
+        elif reason := self._hung(handle):
+            self._bury(handle, reason + handle.end_hung())
         else:
             self._listen(handle)
 
-    def _last_progress(self, handle: H) -> float:
-        sign_of_life = self._heartbeat(handle) or handle.launched_at + self._limits.timeout_seconds
-        return max(sign_of_life, self._continued_at)
+    def _hung(self, handle: H) -> str | None:
+        """Say why a process counts as hung; None if it does not."""
+        heartbeat, timeout = self._heartbeat(handle), self._limits.timeout_seconds
+        if not heartbeat:
+            assert handle.process.pid is not None
+            pid = handle.process.pid
+            return handle.start.verdict(pid, self._idle_start_seconds, since=self._continued_at)
+        if time.monotonic() - max(heartbeat, self._continued_at) > timeout:
+            return f"made no progress for {timeout:g} s"
+        return None
+
+    @property
+    def _idle_start_seconds(self) -> float:
+        """How long a process that starts may do nothing."""
+        return 2.0 * self._limits.timeout_seconds
 
     def _bury(self, handle: H, cause: str) -> None:
         now = handle.ended_at = time.monotonic()
-        handle.process.join()
         self._after_death(handle)
         handle.deaths.append(now)
         while handle.deaths[0] < now - _RESTART_WINDOW_SECONDS:
             handle.deaths.popleft()
         message = f"{handle.name} (pid {handle.process.pid}) {cause}"
+        short = handle.acted_at is None or now - handle.acted_at < _SHORT_LIFE_SECONDS
+        handle.short_lives = handle.short_lives + 1 if short else 0
         limits = self._limits
         if limits.on_failure == "fail":
             raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
         if reason := self._hopeless(handle):
             raise self.error(f"{message}\n({reason}: not restarted)")
+        failures = ""
         if len(handle.deaths) > limits.max_restarts:
-            raise self.error(
-                f"{message}\n(failed {len(handle.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s; "
-                f"{limits.section}.max_restarts is {limits.max_restarts})"
-            )
-        short = handle.acted_at is None or now - handle.acted_at < _SHORT_LIFE_SECONDS
-        handle.short_lives = handle.short_lives + 1 if short else 0
+            failures = f"failed {len(handle.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s"
+        elif handle.short_lives > limits.max_restarts:  # of starts that take minutes each
+            failures = f"failed {handle.short_lives} times in a row at its start"
+        if failures:
+            budget = f"{limits.section}.max_restarts is {limits.max_restarts}"
+            raise self.error(f"{message}\n({failures}; {budget})")
         delay = min(30.0, 0.1 * 2 ** (handle.short_lives - 1)) if short else 0.0
         handle.restart_at = now + delay
         _log.warning("%s; restart %d in %.1f s", message, handle.restarts + 1, delay)
@@ -228,8 +241,7 @@ class Supervisor(ABC, Generic[H]):
         )  # fmt: skip
         launched_at = time.monotonic()
         try:
-            with interrupt_blocked():
-                process.start()
+            helpers.start(process, context.get_start_method(), self._idle_start_seconds)
         except Exception as error:
             errors.close()
             stacks.close()
@@ -241,22 +253,3 @@ class Supervisor(ABC, Generic[H]):
             child_errors.close()
             child_stacks.close()
         return process, errors, stacks, launched_at
-
-
-@contextlib.contextmanager
-def interrupt_blocked() -> Iterator[None]:
-    """Let processes that are started ignore Ctrl-C from their first moment; they inherit the mask.
-
-    It reaches the whole process group, and kills an interpreter that is still importing. So does
-    the SIGHUP of a terminal that is closed.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    try:
-        resource_tracker.ensure_running()  # started later, it would unblock Ctrl-C
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 _PROC, _SHARED_MEMORY = Path("/proc"), Path("/dev/shm")
 
@@ -69,11 +70,13 @@ def _helper_processes() -> set[int]:
 
 
 def _helper_descriptors() -> set[int]:
-    descriptors = (
-        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),  # pyright: ignore[reportAttributeAccessIssue]
-        getattr(resource_tracker._resource_tracker, "_fd", None),  # pyright: ignore[reportAttributeAccessIssue]
-    )
-    return {fd for fd in descriptors if fd is not None}
+    server: Any = forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
+    tracker: Any = resource_tracker._resource_tracker  # pyright: ignore[reportAttributeAccessIssue]
+    found = {server._forkserver_alive_fd, tracker._fd}
+    address = Path(server._forkserver_address or "")
+    if address.parent == Path("/proc/self/fd"):  # see lrl.actors.helpers
+        found.add(int(address.name))
+    return found - {None}
 
 
 def descendants(ancestor: int) -> set[int]:

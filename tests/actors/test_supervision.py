@@ -120,7 +120,7 @@ def pause_after(handle: Handle, lived_seconds: float, supervisor: Idle) -> float
 
 @pytest.fixture
 def dead() -> Handle:
-    process: Any = SimpleNamespace(pid=1, join=lambda: None)
+    process: Any = SimpleNamespace(pid=1)
     first, second = multiprocessing.Pipe(duplex=False)
     first.close()
     second.close()

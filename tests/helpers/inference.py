@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lrl.actors.supervisor import interrupt_blocked
+from lrl.actors.helpers import interrupt_blocked
 from lrl.transport import (
     Doorbell,
     RequestEnd,

@@ -42,7 +42,7 @@ check: $(VENV)/.dev  ## format, lint, types, layers, spelling
 bench: $(VENV)/.run  ## what each part of lrl does on this machine, about half an hour
 	$(BIN)/lrl bench
 
-chaos: $(VENV)/.run  ## kill, stop, starve and damage everything, for almost two hours
+chaos: $(VENV)/.run  ## kill, stop, starve and damage everything, for almost three hours
 	$(BIN)/python -m lrl.benchmark.chaos --json docs/reliability.json --page docs/reliability.md
 
 clean:  ## remove the virtual environment and caches

@@ -14,7 +14,9 @@ import pytest
 from lrl.benchmark import (
     chaos,
     chaos_actors,
+    chaos_busy,
     chaos_figures,
+    chaos_helpers,
     chaos_limits,
     chaos_signals,
     chaos_soak,
@@ -106,6 +108,36 @@ def test_runs_ended_in_every_phase_leave_nothing_but_a_checkpoint(number, target
     gone_on = ended.resumed + ended.refilled
     assert gone_on == (ended.checkpoints if number == signal.SIGKILL else 0)
     assert ended.seconds < 30.0  # an idle machine takes 5
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_runs_whose_helpers_are_stopped_go_on_and_leave_nothing(tmp_path, number, code):
+    stopped = chaos_helpers.stop_helpers(4, tmp_path, number, code)
+    assert stopped.wrong == []
+    assert (stopped.runs, stopped.replaced) == (4, 2)
+    assert stopped.seconds < 30.0  # an idle machine takes 5
+
+
+@linux
+@pytest.mark.slow
+def test_a_run_in_the_idle_class_is_judged_by_its_summary(monkeypatch, tmp_path):
+    at_ease = (
+        "import os, sys; os.setpgid(0, 0); os.execv(sys.executable, ['python', *sys.argv[1:]])"
+    )
+    monkeypatch.setattr(chaos_busy, "_IN_IDLE_CLASS", at_ease)  # else it may take all day
+    run = chaos_busy.run_in_idle_class(tmp_path / "run", 60.0)
+    assert run.good, run
+    assert 0.0 < run.first_step_seconds < float("inf")
+    assert chaos_busy.figure_of([run], 1.0, 60.0).met
+    hung = replace(run, said="actor 0 (pid 7) made no progress for 5 s; restart 1 in 0.1 s")
+    without_steps = replace(run, learner_steps=0, first_step_seconds=float("inf"))
+    for bad in (hung, without_steps, replace(run, code=1)):
+        figure = chaos_busy.figure_of([run, bad], 1.0, 60.0)
+        assert not figure.met
+        assert figure.measured.startswith("1 of 2, ")
 
 
 @linux
@@ -261,6 +293,6 @@ def test_the_command_runs_what_it_is_told_and_fails_if_a_figure_does(monkeypatch
 
 def test_the_defaults_are_what_the_page_speaks_of():
     sizes = {name: sizes for name, (_, sizes) in chaos.SCENARIOS.items()}
-    counts = ("transport", "messages", "saves", "damages", "signals", "configs")
-    assert [sizes[name].count for name in counts] == [200, 100_000, 100, 500, 20, 200]
+    counts = ("transport", "messages", "saves", "damages", "signals", "configs", "helpers", "busy")
+    assert [sizes[name].count for name in counts] == [200, 100_000, 100, 500, 20, 200, 8, 20]
     assert [sizes[name].seconds for name in ("kills", "stops", "soak")] == [60.0, 60.0, 3600.0]

@@ -27,12 +27,12 @@ class SupervisedConfig(Protocol):
 
     @property
     def max_restarts(self) -> int:
-        """Restarts of one within any 60 seconds before the run ends."""
+        """Restarts of one within any 60 seconds before the run ends; or in a row at its start."""
         ...
 
     @property
     def timeout_seconds(self) -> float:
-        """One that makes no progress for so long is killed."""
+        """One that makes no progress for so long is killed; a start has twice as long, or more."""
         ...
 
 
@@ -49,10 +49,10 @@ class ActorConfig:
     on_failure: Literal["restart", "fail"] = "restart"
     """What to do when an actor dies or hangs: start it again, or end the run."""
     max_restarts: int = 5
-    """Restarts of one actor within any 60 seconds before the run ends."""
+    """Restarts of one actor within any 60 seconds before the run ends; or in a row at its start."""
     timeout_seconds: float = 60.0
-    """An actor that makes no progress for so long is killed; start-up may take twice as long.
-    The evaluator, where there is one, has ten times as long."""
+    """An actor that makes no progress for so long is killed. A start has twice as long, and ten
+    minutes while it uses processor time. The evaluator, if there is one, has ten times as long."""
     start_method: Literal["auto", "forkserver", "spawn"] = "auto"
     """How processes start; `auto` is forkserver where the system has it, else spawn."""
     chunk_rows: int = 64
@@ -116,9 +116,10 @@ class InferenceConfig:
     on_failure: Literal["restart", "fail"] = "restart"
     """What to do when a server dies or hangs: start it again, or end the run."""
     max_restarts: int = 5
-    """Restarts of one server within any 60 seconds before the run ends."""
+    """Restarts of one within any 60 seconds before the run ends; or in a row at its start."""
     timeout_seconds: float = 60.0
-    """A server that makes no progress for so long is killed; start-up may take twice as long."""
+    """A server that makes no progress for so long is killed. A start has twice as long, and ten
+    minutes while it uses processor time."""
 
     def __post_init__(self) -> None:
         """Check ranges."""

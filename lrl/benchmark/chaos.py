@@ -1,7 +1,7 @@
 """Attacks on everything that is promised: `python -m lrl.benchmark.chaos` (or `make chaos`).
 
 Its figures are printed, kept in a file, and written as a table into the page on reliability. Run it
-on an idle machine: less than two hours in all, one of which is the soak. Scenarios can be
+on an idle machine: less than three hours in all, one of which is the soak. Scenarios can be
 run one by one, which leaves the others' figures alone, and small: `--scenario kills --seconds 6`.
 """
 
@@ -19,9 +19,11 @@ from pathlib import Path
 
 from lrl.benchmark import chaos_limits
 from lrl.benchmark.chaos_actors import kills, long_soak, stops
+from lrl.benchmark.chaos_busy import busy
 from lrl.benchmark.chaos_checkpoints import damage_files, kill_writers
 from lrl.benchmark.chaos_configs import GOOD, survey
 from lrl.benchmark.chaos_figures import FAULTS, Figure, Sizes, faults, keep, table
+from lrl.benchmark.chaos_helpers import helpers
 from lrl.benchmark.chaos_messages import change_messages
 from lrl.benchmark.chaos_signals import Target, end_runs
 from lrl.benchmark.chaos_transport import kill_in_transport
@@ -168,6 +170,8 @@ SCENARIOS: dict[str, tuple[Callable[[Sizes, Path], Iterator[Figure]], Sizes]] = 
     "signals": (signals, Sizes(20)),
     "limits": (limits, Sizes()),
     "configs": (configs, Sizes(200)),
+    "helpers": (helpers, Sizes(8)),
+    "busy": (busy, Sizes(20, timeout=5.0)),
     "soak": (long_soak, Sizes(seconds=3600.0, every=10.0)),
 }
 """Each with the sizes of the published figures."""

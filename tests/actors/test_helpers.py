@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from multiprocessing import forkserver, resource_tracker
@@ -11,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.training_runs import wait_for
+from helpers.training_runs import (
+    environment_for_subprocess,
+    kill_group,
+    process_group,
+    wait_for,
+)
 
 from lrl.actors import helpers
 from lrl.actors.manager import ActorError
@@ -111,6 +117,38 @@ def test_the_fork_servers_socket_has_no_name(learner, tmp_path, monkeypatch):
         made.stop()
         assert list(tmp_path.iterdir()) == []
         assert len(sockets_by_name()) == 1
+
+
+SCRIPT = """
+import multiprocessing, os, signal, time
+from multiprocessing import forkserver, resource_tracker
+from lrl.actors import helpers
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    child = context.Process(target=time.sleep, args=(100,), daemon=True)
+    helpers.start(child, "forkserver", 60.0)
+    for pid in (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid):
+        os.kill(pid, signal.SIGSTOP)
+"""
+
+
+def test_helpers_that_are_stopped_at_the_end_of_a_script_end_with_it(tmp_path):
+    """With a child that multiprocessing kills, and whose end the fork server has to tell."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment_for_subprocess(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, said) == (0, "")
+        wait_for(lambda: not process_group(process.pid), "the end of all")
+    finally:
+        kill_group(process.pid)
 
 
 def test_no_thread_stays_from_a_start(learner):

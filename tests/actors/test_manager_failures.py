@@ -58,6 +58,29 @@ def test_rows_of_a_restarted_actor_never_mix_with_those_before(learner):
     assert len(instance) > 4 * 8 + 2
 
 
+def test_statistics_sum_over_the_lives_of_an_actor(learner):
+    began = time.monotonic()
+    made = learner(num_actors=1)
+    lives = []
+    for restarts in (0, 1):
+        started, before = time.monotonic(), (made.steps(0), made.episodes)
+        enough = lambda b=before: made.steps(0) > b[0] + 200 and made.episodes > b[1] + 5  # noqa: E731
+        made.take_until(enough, "steps and episodes")
+        assert made.manager.restarts == restarts
+        lives.append(time.monotonic() - started)
+        if restarts == 0:
+            os.kill(made.manager.processes[0].pid, signal.SIGKILL)
+            made.take_until(lambda: made.manager.restarts == 1, "the replacement")
+    made.stop()
+    (statistics,) = made.manager.statistics()
+    lost = 8 + 1  # a chunk that was never sent, and the step that was being counted
+    assert made.steps(0) <= statistics.env_steps + 1 <= made.steps(0) + lost
+    assert statistics.frames == statistics.env_steps
+    assert made.episodes <= statistics.episodes + 1 <= made.episodes + lost
+    assert sum(lives) <= statistics.seconds <= time.monotonic() - began
+    assert statistics.restarts == 1
+
+
 FAULTS = {
     "error": "RuntimeError: the ball is lost",
     "bad end": "RuntimeError: the ball is lost, and the court too",

@@ -155,6 +155,16 @@ def test_the_budget_is_for_a_minute(dead):
         pause_after(dead, 20.0, supervisor)
 
 
+def test_starts_that_fail_in_a_row_end_the_run_however_long_they_take(dead):
+    """As where each hangs until it is given up, so that no two fall into one minute."""
+    supervisor = Idle(ActorConfig(max_restarts=2), 1)
+    for _ in range(2):
+        supervisor._bury(dead, "did nothing for 120 s while it started")
+        dead.deaths[-1] -= 121.0
+    with pytest.raises(RuntimeError, match=r"failed 3 times in a row at its start; actors\.max_"):
+        supervisor._bury(dead, "did nothing for 120 s while it started")
+
+
 def test_deaths_of_more_than_a_minute_ago_are_forgotten(dead):
     dead.deaths.extend([time.monotonic() - 61.0] * 5)
     pause_after(dead, 20.0, Idle(ActorConfig(max_restarts=2), 1))

@@ -34,31 +34,36 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """A straight line from `start` to `end` over `duration` steps, `end` afterwards.
+    """`start` until step `begin`, a straight line over `duration` steps, `end` afterwards.
 
     Example:
-        >>> schedule = Linear(start=1.0, end=0.1, duration=90)
-        >>> [round(schedule(step), 3) for step in (0, 45, 90, 1000)]
-        [1.0, 0.55, 0.1, 0.1]
+        >>> schedule = Linear(start=1.0, end=0.1, duration=90, begin=10)
+        >>> [round(schedule(step), 3) for step in (0, 10, 55, 100, 1000)]
+        [1.0, 1.0, 0.55, 0.1, 0.1]
     """
 
     start: float
-    """Value at step 0."""
+    """Value up to step `begin`."""
     end: float
-    """Value from step `duration` on."""
+    """Value from step `begin` + `duration` on."""
     duration: int
     """Steps from `start` to `end`."""
+    begin: int = 0
+    """Step at which the line begins."""
 
     def __post_init__(self) -> None:
-        """Refuse a duration without a slope."""
+        """Refuse a duration without a slope, and a line that begins before the run."""
         if self.duration < 1:
             raise ConfigError(f"duration must be at least 1 step, got {self.duration}")
+        if self.begin < 0:
+            raise ConfigError(f"begin must be at least step 0, got {self.begin}")
 
     def __call__(self, step: int) -> float:
         """Return the value at a step."""
-        if step >= self.duration:
+        done = max(step - self.begin, 0)
+        if done >= self.duration:
             return self.end
-        return self.start + (self.end - self.start) * max(step, 0) / self.duration
+        return self.start + (self.end - self.start) * done / self.duration
 
 
 @dataclass(frozen=True)

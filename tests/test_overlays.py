@@ -5,12 +5,15 @@ Overlays of protocols: the settings that have a name in `lrl.envs.PROTOCOLS`.
 
 from __future__ import annotations
 
+import importlib
+import math
 import re
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from helpers.command_line import quiet_commands
@@ -29,6 +32,7 @@ SYSTEMS = {
     "ddp": lambda config: config.trainer.devices == 2 and config.trainer.strategy == "ddp",
     "four_actors": lambda config: config.data.actors.num_actors == 4,
     "gpu": lambda c: c.trainer.accelerator == "gpu" and c.data.replay.device == "cuda",
+    "seed": lambda config: config.data.inference.num_servers == 1,
     "synchronous": lambda config: config.data.actors.num_actors == 0,
 }
 # The others run as long as Mnih et al. 2015: 200 million frames, four of them in a step.
@@ -38,7 +42,17 @@ GRADIENT_CLIPS = {
     "beyond_the_rainbow": 10.0,
     "data_efficient_rainbow": 10.0,
     "dueling_double_dqn": 10.0,
+    "rainbow": 10.0,
 }
+# RMSProp's eps outside the root: the root of the paper's, divided by 32 where its gradients are sums.
+ROOT_EPS = {
+    "apex": math.sqrt(1.5e-7),
+    "double_dqn": math.sqrt(0.01) / 32,
+    "dqn": math.sqrt(0.01) / 32,
+    "dueling_double_dqn": math.sqrt(0.01) / 32,
+    "prioritized": math.sqrt(0.01) / 32 / 4,
+}
+NOISE = {"beyond_the_rainbow": 0.5, "data_efficient_rainbow": 0.1, "rainbow": 0.5}
 HIDDEN_SIZES = {"data_efficient_rainbow": 256}
 
 
@@ -109,6 +123,89 @@ def test_annealed_importance_weights_are_complete_at_the_end_of_a_run(configs: d
 @every_overlay
 def test_gradients_are_clipped_where_the_paper_says(name: str, configs: dict[str, Any]):
     assert configs[name].trainer.gradient_clip_val == GRADIENT_CLIPS.get(name)
+
+
+def test_rmsprop_has_the_papers_eps_translated(configs: dict[str, Any]):
+    optimizers = {name: configs[name].model.optimizer for name in OVERLAYS}
+    found = {
+        name: optimizer.init_args.eps
+        for name, optimizer in optimizers.items()
+        if optimizer.class_path == "torch.optim.RMSprop"
+    }
+    assert found == pytest.approx(ROOT_EPS, rel=0.001)
+
+
+def test_noise_begins_as_large_as_the_papers(configs: dict[str, Any]):
+    heads = {name: configs[name].model.head.init_args for name in OVERLAYS}
+    noisy = {name: head.noisy_sigma for name, head in heads.items() if head.noisy}
+    assert noisy == NOISE
+
+
+def test_scalar_heads_have_the_papers_loss(configs: dict[str, Any]):
+    losses = {
+        name: configs[name].model.head.init_args.loss
+        for name in OVERLAYS
+        if configs[name].model.head.class_path == "lrl.networks.ScalarHead"
+    }
+    assert losses.pop("apex") == "mse"
+    assert set(losses.values()) == {"huber"}
+
+
+def build(spec: Any) -> Any:
+    """Return the object that a part of a configuration describes."""
+    if not hasattr(spec, "class_path"):
+        return spec
+    module, name = spec.class_path.rsplit(".", 1)
+    given = vars(spec.init_args) if "init_args" in spec else {}
+    arguments = {key: build(value) for key, value in given.items()}
+    return getattr(importlib.import_module(module), name)(**arguments)
+
+
+def epsilon(config: Any, env_steps: int) -> float:
+    environments = np.arange(1)
+    return float(build(config.data.exploration).epsilons(env_steps, environments, 1)[0])
+
+
+def test_epsilon_falls_once_learning_begins(configs: dict[str, Any]):
+    """As in the code that DQN's authors released, in dqn_zoo and in Dopamine."""
+    annealed = {"c51", "double_dqn", "dqn", "dueling_double_dqn", "iqn", "munchausen_dqn"}
+    annealed |= {"munchausen_iqn", "prioritized", "qr_dqn"}
+    found = set()
+    for name in OVERLAYS:
+        config, begin = configs[name], configs[name].data.rate.min_size_env_steps
+        if config.data.exploration.class_path == "lrl.actors.exploration.EpsilonGreedy":
+            found.add(name)
+            last = 0.1 if name == "dqn" else 0.01
+            duration = 250_000 if name.startswith("munchausen") else 1_000_000
+            assert epsilon(config, 0) == epsilon(config, begin) == 1.0
+            assert epsilon(config, begin + duration // 2) == pytest.approx((1.0 + last) / 2)
+            assert epsilon(config, begin + duration - 1) > epsilon(config, begin + duration) == last
+    assert found == annealed
+
+
+def test_epsilon_of_beyond_the_rainbow_by_hand(configs: dict[str, Any]):
+    """Its distance to 0.01 shrinks by a part in two million each step, for half of the run."""
+    config = configs["beyond_the_rainbow"]
+    found = [epsilon(config, step) for step in (0, 125_000, 1_000_000, 2_000_000)]
+    assert found == pytest.approx([1.0, 0.940019, 0.610465, 0.374201], rel=1e-4)
+    step = 0.99 - (epsilon(config, 1) - 0.01)
+    assert step == pytest.approx(0.99 / 2_000_000, rel=1e-3)
+    assert epsilon(config, 25_000_000) == pytest.approx(0.01, rel=1e-3)
+    assert epsilon(config, 25_000_001) == 0.0
+
+
+def test_the_seed_overlay_has_the_existing_trainers_defaults(configs: dict[str, Any]):
+    data = configs["seed"].data
+    assert data.env.max_episode_steps is None
+    assert data.replay.n_step == 3
+    assert [epsilon(configs["seed"], step) for step in (0, 10**9)] == [0.1, 0.1]
+    assert (data.actors.num_actors, data.actors.envs_per_actor, data.actors.groups) == (1, 4, 1)
+    inference = data.inference
+    assert (inference.num_servers, inference.devices) == (1, ("cpu",))
+    assert (inference.batch_size, inference.delay_seconds) == (4, 0.1)
+    assert inference.broadcast_period_seconds == 2.5
+    assert data.rate.min_size_env_steps == 1000
+    assert data.rate.max_learner_steps_per_second is None
 
 
 @every_overlay

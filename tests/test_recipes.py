@@ -87,6 +87,31 @@ def test_every_algorithm_learns_something(command, tmp_path, overlay, task, mode
     assert json.loads((folder / "summary.json").read_text())["learner_steps"] == 6
 
 
+def test_the_seed_overlay_learns(command, tmp_path):
+    """It names every context, of which chance names one in four."""
+    recipe = tmp_path / "base.yaml"
+    code, _, err = command(
+        "fit",
+        "--config", str(recipe),
+        "--config", str(CONFIGS / "system" / "seed.yaml"),
+        "--model.optimizer", "torch.optim.Adam",
+        "--model.optimizer.lr", "0.01",
+        "--model.target_update_period_learner_steps", "20",
+        "--trainer.max_steps", "400",
+        "--data.replay.batch_size", "64",
+        "--data.rate.samples_per_insert", "16",
+        "--data.evaluation.episodes", "20",
+        "--data.evaluation.epsilon", "0",
+        "--actor_learner.eval_interval_learner_steps", "200",
+    )  # fmt: skip
+    assert code in (None, 0), err
+    (folder,) = (tmp_path / "runs" / "small").glob("version_*")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["learner_steps"] == 400
+    assert summary["env_steps"] >= 1000
+    assert summary["best_return_mean"] == 5.0
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_is_short_and_cites_its_paper(overlay):
     lines = (CONFIGS / "algo" / f"{overlay}.yaml").read_text().splitlines()

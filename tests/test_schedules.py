@@ -21,13 +21,25 @@ def test_linear_by_hand():
     )
 
 
-@given(values, values, durations, steps, steps)
+def test_a_linear_schedule_that_begins_later_by_hand():
+    schedule = Linear(start=1.0, end=0.2, duration=4, begin=10)
+    assert [schedule(step) for step in (-1, 0, 4, 10, 11, 12, 13, 14, 15, 2**62)] == pytest.approx(
+        [1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2]
+    )
+
+
+def test_no_schedule_begins_before_the_run():
+    with pytest.raises(ConfigError, match="begin must be at least step 0, got -1"):
+        Linear(1.0, 0.5, 10, begin=-1)
+
+
+@given(values, values, durations, steps, steps, steps)
 def test_linear_is_monotone_between_its_ends(
-    start: float, end: float, duration: int, step: int, other: int
+    start: float, end: float, duration: int, begin: int, step: int, other: int
 ):
-    schedule = Linear(start, end, duration)
-    assert schedule(0) == start
-    assert schedule(duration) == end
+    schedule = Linear(start, end, duration, begin)
+    assert schedule(0) == schedule(begin) == start
+    assert schedule(begin + duration) == end
     early, late = schedule(min(step, other)), schedule(max(step, other))
     slack = 1e-12
     assert (late - early) * (end - start) >= -slack
@@ -93,7 +105,7 @@ def test_constant(value: float, step: int):
 
 
 def test_schedules_travel_to_actors():
-    for schedule in (Constant(0.3), Linear(1.0, 0.1, 7), Exponential(0.9, 0.99, 7, 1.0)):
+    for schedule in (Constant(0.3), Linear(1.0, 0.1, 7, 2), Exponential(0.9, 0.99, 7, 1.0)):
         copy = pickle.loads(pickle.dumps(schedule))
         assert copy == schedule
         assert math.isclose(copy(3), schedule(3))

@@ -235,13 +235,16 @@ class DQN(L.LightningModule):
 
         Lightning's own clipping refuses fused optimizers under bf16; the norm is needed anyway.
         """
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            # Lightning leaves it to fused optimizers; unscaled here, they do not unscale again.
+            scaler.unscale_(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         needs_norm = gradient_clip_val or self._is_logging_step()
         norm: Any = (nn.utils.get_total_norm if needs_norm else cheap_norm)(gradients)
         if self._is_logging_step():
             self.statistics["train/grad_norm"] = norm
-        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         self.finite.check(self.trainer.global_step + 1, None if scaler is not None else norm)
         if gradient_clip_val and gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(parameters, gradient_clip_val)

@@ -38,7 +38,9 @@ def main() -> None:
     callback = lrl.ActorLearnerCallback(
         sync_period_learner_steps=10, eval_interval_learner_steps=min(250, args.max_steps)
     )
-    trainer = L.Trainer(max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()])
+    trainer = L.Trainer(
+        devices=1, max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()]
+    )
     trainer.fit(agent, datamodule=experience)
     print(f"best return {callback.best_model_score:.1f} in {callback.best_model_path}")
 

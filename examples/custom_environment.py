@@ -56,7 +56,9 @@ def main() -> None:
     callback = lrl.ActorLearnerCallback(
         sync_period_learner_steps=10, eval_interval_learner_steps=min(500, args.max_steps)
     )
-    trainer = L.Trainer(max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()])
+    trainer = L.Trainer(
+        devices=1, max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()]
+    )
     trainer.fit(lrl.DQN(target_update_period_learner_steps=50), datamodule=experience)
 
     policy = lrl.DQN.load_from_checkpoint(callback.best_model_path)

@@ -28,7 +28,7 @@ from lrl.ending import StoppedError, ending
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.finite import NonFiniteLossError
-from lrl.learner.ranks import is_lost_connection
+from lrl.learner.ranks import default_devices, is_lost_connection
 from lrl.learner.trainer_checks import (
     check_ranks,
     check_trainer,
@@ -85,6 +85,7 @@ class LrlCLI(LightningCLI):
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
                 "max_epochs": -1,
+                "devices": default_devices(),
                 "enable_model_summary": False,
                 "callbacks": [outcome],
             },

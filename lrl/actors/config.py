@@ -108,7 +108,7 @@ class InferenceConfig:
     """A batch that is not full runs when its oldest request has waited for so long; best above the
     time that the network takes."""
     devices: tuple[str, ...] = ("cpu",)
-    """Devices of the servers, dealt out in turn: `cpu`, `cuda`, `cuda:1`."""
+    """Devices of the servers, dealt out in turn: `cpu`, `cuda` (the GPU of the rank), `cuda:1`."""
     broadcast_period_seconds: float = 0.0
     """Least time between two updates of a server's weights; 0 takes every published version."""
     num_threads: int = 1

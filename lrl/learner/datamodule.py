@@ -20,10 +20,11 @@ from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
 from lrl.learner.checks import check_callbacks, check_inference, evaluates_in_background
 from lrl.learner.dataset import ReplayDataset
+from lrl.learner.devices import check_replay_device
 from lrl.learner.evaluation_loader import EvaluationLoader
 from lrl.learner.launch import start_source
 from lrl.learner.preflight import check_machine
-from lrl.learner.ranks import minimum_of_ranks
+from lrl.learner.ranks import announce_ranks, minimum_of_ranks
 from lrl.learner.sources import Source
 from lrl.learner.stamp import make_stamp
 from lrl.learner.threads import MOST_THREADS, share_cores
@@ -124,6 +125,7 @@ class ReplayDataModule(L.LightningDataModule):
             return
         check_trainer(self._trainer())
         check_inference(self.inference, self.actors)
+        check_replay_device(self.replay.device, self._trainer().strategy.root_device)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
         if self.dataset is None:
@@ -141,6 +143,7 @@ class ReplayDataModule(L.LightningDataModule):
             epsilon = self.evaluation.epsilon_for(self.env)
             name = protocol_name(self.env, epsilon, self.evaluation.max_frames_for(self.env))
             _log.info("protocol of its scores: %s", name)
+            announce_ranks(self._trainer(), self.replay.batch_size)
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
         synchronous = self.actors.num_actors == 0
@@ -211,11 +214,15 @@ class ReplayDataModule(L.LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Move batches without waiting for the copy; Lightning waits unless it is told not to."""
+        """Move batches without waiting for the copy; Lightning waits unless it is told not to.
+
+        What a GPU computes comes after the copy; the host has to wait for what comes to it.
+        """
+        waits = device.type != "cuda"
         if isinstance(batch, Batch):
-            return batch.to(device, non_blocking=True)
+            return batch.to(device, non_blocking=not waits)
         if isinstance(batch, tuple):
-            return tuple(part.to(device, non_blocking=True) for part in batch)
+            return tuple(part.to(device, non_blocking=not waits) for part in batch)
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def stamp(self) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lrl.actors.actor import Actor
+from lrl.actors.config import InferenceConfig
 from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy
@@ -15,6 +17,7 @@ from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import RestorableEnvs, StreamEnvs, make_envs
 from lrl.learner.checks import saves_replay
 from lrl.learner.dataset import ReplayDataset
+from lrl.learner.devices import of_this_rank
 from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
 from lrl.transport import ChunkQueue, WeightStore
 
@@ -62,6 +65,14 @@ def _synchronous_envs(data: ReplayDataModule, dataset: ReplayDataset) -> StreamE
     return RestorableEnvs(singles, TRAINING_SEED_FLOOR)
 
 
+def _with_devices(data: ReplayDataModule) -> InferenceConfig:
+    """Return the configuration of this rank's inference servers."""
+    trainer: Any = data.trainer
+    learner = trainer.strategy.root_device
+    devices = (of_this_rank(n, learner, trainer.local_rank) for n in data.inference.devices)
+    return dataclasses.replace(data.inference, devices=tuple(devices))
+
+
 def _asynchronous(
     data: ReplayDataModule, store: WeightStore, module: Any, dataset: ReplayDataset
 ) -> Source:
@@ -70,7 +81,7 @@ def _asynchronous(
     with contextlib.ExitStack() as undo:
         if data.inference.num_servers > 0:
             inference = InferenceManager(
-                data.inference, data.actors, module.network_recipe, store, data.slot
+                _with_devices(data), data.actors, module.network_recipe, store, data.slot
             )
             undo.callback(inference.close)
         manager = ActorManager(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 from typing import NoReturn
 
 import lightning as L
@@ -10,6 +12,8 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ParallelStrategy
 
 from lrl.types import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 def check_strategy(trainer: L.Trainer) -> None:
@@ -39,6 +43,38 @@ def refuse_strategy(name: str) -> NoReturn:
         f"trainer.strategy is {name}, which lrl is not made for: a Q-network fits on every "
         "device, so set it to ddp, or to auto with trainer.devices 1"
     )
+
+
+def default_devices() -> int | str:
+    """Return the devices of the command line where nobody says how many: one.
+
+    Under torchrun and srun the number of processes says it, and Lightning checks that it fits.
+    """
+    processes = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or "1"
+    return 1 if processes == "1" else "auto"
+
+
+def announce_ranks(trainer: L.Trainer, batch_size: int) -> None:
+    """Say what several ranks multiply, or which GPUs stay idle.
+
+    A script's Trainer takes all GPUs unless it is told not to, hence a warning.
+    """
+    ranks = trainer.world_size
+    if ranks > 1:
+        _log.warning(
+            "%d ranks train, each with actors and a replay of its own: a learner step learns from "
+            "%d transitions (%d times replay.batch_size %d), of %d times the experience; set "
+            "trainer.devices to 1, in a script Trainer(devices=1), to train with one",
+            ranks, ranks * batch_size, ranks, batch_size, ranks,
+        )  # fmt: skip
+        return
+    there = trainer.accelerator.auto_device_count()
+    if there > 1:
+        _log.info(
+            "learns on %s, one of %d devices; with trainer.devices %d each of them has a rank of "
+            "its own",
+            trainer.strategy.root_device, there, there,
+        )  # fmt: skip
 
 
 def is_lost_connection(error: RuntimeError) -> bool:

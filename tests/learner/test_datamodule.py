@@ -218,13 +218,3 @@ def test_batches_are_plain_tensors_of_fixed_types(tmp_path):
         "keys": (torch.int64, (8, 2)),
     }
     assert seen == [expected] * 3
-
-
-def test_batches_travel_without_waiting(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        Batch, "to", lambda self, device, non_blocking=False: asked.append(non_blocking)
-    )
-    batch = Batch(*(torch.zeros(1) for _ in range(7)))
-    ReplayDataModule().transfer_batch_to_device(batch, torch.device("cpu"), 0)
-    assert asked == [True]

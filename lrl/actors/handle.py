@@ -13,11 +13,11 @@ from multiprocessing.process import BaseProcess
 
 from lrl.actors import helpers
 from lrl.actors.errors import read_stacks, read_traceback
+from lrl.actors.main_module import MAIN_GUARD
 from lrl.actors.patience import Patience
 from lrl.actors.slot import ActorSlot
 from lrl.transport import Channel
 
-MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
 _END_SECONDS = 10.0
 
 
@@ -48,7 +48,7 @@ class Handle:
             return f"failed:\n{self.fatal_traceback}"
         code = self.process.exitcode
         if code == 1 and not self.has_started():
-            return f"ended while starting; its output says why (in a script: {MAIN_GUARD})"
+            return f"ended while starting; its output may say why (in a script: {MAIN_GUARD})"
         if code is not None and code < 0:
             hint = " (often the out-of-memory killer)" if code == -9 else ""
             return f"was killed by signal {-code}{hint}" + _indented(read_stacks(self.stacks))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -16,7 +15,8 @@ from typing import Any, Generic, TypeVar
 from lrl.actors import helpers
 from lrl.actors.config import SupervisedConfig
 from lrl.actors.errors import run_with_stacks
-from lrl.actors.handle import MAIN_GUARD, Handle
+from lrl.actors.handle import Handle
+from lrl.actors.main_module import MAIN_GUARD, check_main_guard, without_missing_main
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
@@ -81,12 +81,9 @@ class Supervisor(ABC, Generic[H]):
         """Start all processes and the thread that watches them.
 
         Raises:
-            RuntimeError: Called while a child process imports the main script: it has no guard.
+            SystemExit: The script that starts them would do so again in each of them.
         """
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise self.error(
-                f"processes cannot start while one of them imports the main module; {MAIN_GUARD}"
-            )
+        check_main_guard()
         for index in range(self._count):
             self._handles.append(self._launch(index, None))
         name = f"lrl-{type(self).__name__}"
@@ -241,7 +238,8 @@ class Supervisor(ABC, Generic[H]):
         )  # fmt: skip
         launched_at = time.monotonic()
         try:
-            helpers.start(process, context.get_start_method(), self._idle_start_seconds)
+            with without_missing_main():
+                helpers.start(process, context.get_start_method(), self._idle_start_seconds)
         except Exception as error:
             errors.close()
             stacks.close()

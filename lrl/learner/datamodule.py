@@ -6,6 +6,7 @@ import functools
 import logging
 from typing import Any
 
+import gymnasium
 import lightning as L
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.config import ActorConfig, InferenceConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
+from lrl.actors.main_module import check_main_guard, check_parts
 from lrl.actors.policy import publish_weights
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec, protocol_name
@@ -111,6 +113,20 @@ class ReplayDataModule(L.LightningDataModule):
             envs_per_actor=self.actors.envs_per_actor,
             incarnation=self.dataset.first_incarnation if self.dataset else 0,
         )
+
+    def prepare_data(self) -> None:
+        """Check that processes can import what they need, and do not start the script again.
+
+        It is the first hook of all: nothing has been written yet.
+        """
+        is_alone = self.actors.num_actors == 0 and not evaluates_in_background(self._trainer())
+        if is_alone or self._trainer().state.fn != "fit":
+            return
+        check_main_guard()
+        settings = getattr(self._trainer().lightning_module, "hparams", {})
+        check_parts(self.env, self.exploration, *settings.values())
+        if (spec := gymnasium.registry.get(self.env.id)) is not None:
+            check_parts(spec.entry_point, spec.vector_entry_point)
 
     def setup(self, stage: str) -> None:
         """Check the configuration as a whole and build the replay buffer; starts no process."""

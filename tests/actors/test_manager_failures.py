@@ -220,8 +220,18 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path, start_method):
     process = start_script(tmp_path, "main()\n", start_method)
     output, _ = process.communicate(timeout=50)
     assert process.returncode == 1
+    (line,) = output.splitlines()
+    assert line.startswith("lrl: error: line ")
+    assert "put the script's work under `if __name__ == '__main__':`" in line
+
+
+def test_a_condition_that_is_no_guard_is_found_by_the_first_actor(tmp_path):
+    process = start_script(tmp_path, "if sys.argv:\n    main()\n", "forkserver")
+    output, _ = process.communicate(timeout=50)
+    assert process.returncode == 1
     message = next(line for line in output.splitlines() if "ActorError: actor 0" in line)
     assert "put the script's work under `if __name__ == '__main__':`" in message
+    assert output.count("Traceback") == 1
 
 
 @pytest.mark.slow

@@ -41,13 +41,22 @@ def test_two_step_transitions_of_an_episode() -> None:
     assert names(batch.next_observation)[:2] == [2, 3]
 
 
-def test_truncation_bootstraps_from_the_true_final_observation() -> None:
+@pytest.mark.parametrize(
+    ("n_step", "final", "discount", "reward"),
+    [
+        (1, [1, 2, 3], [0.5, 0.5, 0.5], [1.0, 1.0, 1.0]),
+        (2, [2, 3, 3], [0.25, 0.25, 0.5], [1.5, 1.5, 1.0]),
+    ],
+)
+def test_truncation_bootstraps_from_the_true_final_observation(
+    n_step: int, final: list[int], discount: list[float], reward: list[float]
+) -> None:
     rows = episode([1.0, 1.0, 1.0], end="truncated") + episode([5.0] * 4, first=100)
-    batch = all_transitions(filled(rows, n_step=2, gamma=0.5))
+    batch = all_transitions(filled(rows, n_step=n_step, gamma=0.5))
     assert names(batch.observation)[:3] == [0, 1, 2]
-    assert names(batch.next_observation)[:3] == [2, 3, 3]  # 3 is the boundary row, not 100
-    assert batch.discount.tolist()[:3] == [0.25, 0.25, 0.5]
-    assert batch.reward.tolist()[:3] == [1.5, 1.5, 1.0]
+    assert names(batch.next_observation)[:3] == final  # 3 is the boundary row, not 100
+    assert batch.discount.tolist()[:3] == discount
+    assert batch.reward.tolist()[:3] == reward
 
 
 def test_an_open_episode_waits_for_the_next_row() -> None:

@@ -22,13 +22,12 @@ from lrl.benchmark.arguments import count, duration, output
 from lrl.benchmark.measure import compared, table, write
 
 _FOLDER = Path(__file__).parent
+_SYNCHRONOUS = ["--config", str(_FOLDER.parent / "configs" / "system" / "synchronous.yaml")]
 SIDES: dict[str, list[str]] = {
     "lrl": [],
     "lrl, bf16": ["--trainer.precision", "bf16-mixed"],
-    "lrl, synchronous": ["--data.actors.num_actors", "0"],
-    "lrl, synchronous, bf16": [
-        "--data.actors.num_actors", "0", "--trainer.precision", "bf16-mixed",
-    ],
+    "lrl, synchronous": _SYNCHRONOUS,
+    "lrl, synchronous, bf16": [*_SYNCHRONOUS, "--trainer.precision", "bf16-mixed"],
     "cleanrl": [],
     "cleanrl, 1 thread": ["--threads", "1"],
     "sb3": [],

@@ -18,8 +18,11 @@ import pytest
 import yaml
 from helpers.command_line import quiet_commands
 
+from lrl import ActorConfig, InferenceConfig, RateLimiterConfig
+from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
 from lrl.cli import LrlCLI
 from lrl.envs import PROTOCOLS, AtariConfig
+from lrl.learner.checks import check_inference, check_synchronous
 from lrl.outcome import Outcome
 
 pytestmark = quiet_commands
@@ -65,13 +68,17 @@ class ParserOnly(LrlCLI):
 
 
 @pytest.fixture(scope="module")
-def configs() -> dict[str, Any]:
+def parser() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["lrl", "fit", "--config", str(CONFIGS / "atari.yaml")])
+        patch.setenv("PL_GLOBAL_SEED", "0")  # restores it
+        return ParserOnly(Outcome()).parser
+
+
+@pytest.fixture(scope="module")
+def configs(parser: Any) -> dict[str, Any]:
     """What `lrl fit` makes of `atari.yaml` with each overlay, all defaults included."""
     arguments = ["fit", "--config", str(CONFIGS / "atari.yaml")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["lrl", *arguments])
-        patch.setenv("PL_GLOBAL_SEED", "0")  # restores it
-        parser = ParserOnly(Outcome()).parser
     overlays = {name: CONFIGS / "algo" / f"{name}.yaml" for name in OVERLAYS}
     overlays |= {name: CONFIGS / "protocol" / f"{name}.yaml" for name in PROTOCOL_OVERLAYS}
     overlays |= {name: CONFIGS / "system" / f"{name}.yaml" for name in SYSTEMS}
@@ -85,6 +92,22 @@ def test_overlays_of_the_machine_are_understood(configs: dict[str, Any]):
     assert sorted(SYSTEMS) == sorted(path.stem for path in (CONFIGS / "system").glob("*.yaml"))
     for name, holds in SYSTEMS.items():
         assert holds(configs[name]), name
+
+
+RECIPES = [*CONFIGS.glob("*.yaml"), *(CONFIGS.parent / "benchmark/configs").glob("*.yaml")]
+
+
+@pytest.mark.parametrize("overlay", [None, *SYSTEMS])
+@pytest.mark.parametrize("recipe", sorted(RECIPES), ids=lambda path: "-".join(path.parts[-2:]))
+def test_no_recipe_sets_what_would_do_nothing(parser: Any, recipe: Path, overlay: str | None):
+    files = [recipe, *([CONFIGS / "system" / f"{overlay}.yaml"] if overlay else [])]
+    config = parser.parse_args(["fit", *(f"--config={path}" for path in files)]).fit
+    data, callback = config.data, config.actor_learner
+    actors, rate = ActorConfig(**vars(data.actors)), RateLimiterConfig(**vars(data.rate))
+    check_synchronous(actors, rate, has_evaluator=callback.evaluation == "background")
+    check_inference(InferenceConfig(**vars(data.inference)), actors)
+    if actors.num_actors == 0:
+        assert callback.sync_period_learner_steps == DEFAULT_SYNC_PERIOD
 
 
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)

@@ -26,10 +26,13 @@ SAMPLE = {  # belong to the fast tests
     ("rainbow", "cartpole", "central"),
 }
 MODES = {
-    "synchronous": ["--data.actors.num_actors", "0"],
-    "asynchronous": ["--data.actors.num_actors", "1"],
-    "central": ["--data.actors.num_actors", "1", "--data.inference.num_servers", "1"],
-}
+    "synchronous": ["--config", str(CONFIGS / "system" / "synchronous.yaml")],
+    "asynchronous": ["--data.actors.num_actors", "1", "--data.actors.chunk_rows", "16"],
+    "central": [
+        "--data.actors.num_actors", "1", "--data.actors.chunk_rows", "16",
+        "--data.inference.num_servers", "1",
+    ],
+}  # fmt: skip
 IMAGES_ONLY = ("beyond_the_rainbow", "data_efficient_rainbow")
 
 
@@ -47,7 +50,6 @@ def small(task: str, mode: str) -> list[str]:
         "--trainer.limit_train_batches", "3",
         *MODES[mode],
         "--data.actors.envs_per_actor", "2",
-        "--data.actors.chunk_rows", "16",
         "--data.replay.batch_size", "8",
         "--data.replay.capacity", "400",
         "--data.rate.min_size_env_steps", "100",

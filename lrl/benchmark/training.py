@@ -81,7 +81,7 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
                 "--trainer.enable_progress_bar", "false",
                 "--actor_learner.eval_interval_learner_steps", "0",
                 "--actor_learner.save_interval_learner_steps", "0",
-                "--actor_learner.sync_period_learner_steps", "40",
+                *(["--actor_learner.sync_period_learner_steps", "40"] if actors else []),
             ],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip

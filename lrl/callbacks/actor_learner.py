@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
-from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation, batches_in
 from lrl.callbacks.logging import let_loggers_fail
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
@@ -18,7 +18,7 @@ from lrl.callbacks.run_folder import FolderClaim
 from lrl.callbacks.summary import RunSummary
 from lrl.callbacks.throughput import Throughput
 from lrl.callbacks.video import EpisodeVideo
-from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
+from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
 from lrl.interrupt import interrupt
 from lrl.learner.ranks import end_ranks_that_wait
 from lrl.learner.stamp import other_protocol
@@ -36,7 +36,8 @@ class ActorLearnerCallback(Checkpoint):
     `limit_train_batches`, an epoch becomes as long as the evaluation interval (or 1000 steps).
 
     Args:
-        sync_period_learner_steps: Learner steps between two versions of the actors' weights.
+        sync_period_learner_steps: Learner steps between two versions of the actors' weights; to be
+            left out in synchronous mode, which acts with the newest.
         eval_interval_learner_steps: Learner steps between evaluations; 0 turns them off.
         save_interval_learner_steps: Learner steps between saves of `last.ckpt`; 0 saves at the
             end only.
@@ -54,10 +55,10 @@ class ActorLearnerCallback(Checkpoint):
 
     def __init__(
         self,
-        sync_period_learner_steps: int = 100,
+        sync_period_learner_steps: int = DEFAULT_SYNC_PERIOD,
         eval_interval_learner_steps: int = 5000,
         save_interval_learner_steps: int = 10_000,
-        monitor: str = "eval/return_mean",
+        monitor: str = DEFAULT_MONITOR,
         evaluation: Literal["inline", "background"] = "inline",
         video_interval_learner_steps: int = 0,
         checkpoint_replay: bool = False,
@@ -66,6 +67,11 @@ class ActorLearnerCallback(Checkpoint):
         self.throughput = Throughput(self.weight_sync)
         if evaluation not in ("inline", "background"):
             raise ConfigError(f"evaluation must be 'inline' or 'background', got {evaluation!r}")
+        if eval_interval_learner_steps == 0 and monitor != DEFAULT_MONITOR:
+            raise ConfigError(
+                f"monitor is {monitor!r}, but eval_interval_learner_steps is 0 (never), so that "
+                "there is no best: set the interval, or leave monitor out"
+            )
         self.best = BestCheckpoint(monitor)
         self.replay = ReplayCheckpoint(checkpoint_replay)
         self.saves_replay = checkpoint_replay
@@ -103,7 +109,7 @@ class ActorLearnerCallback(Checkpoint):
         return {
             f"actor_learner.{name}": value
             for name, value in (
-                ("sync_period_learner_steps", self.weight_sync.period_learner_steps),
+                ("sync_period_learner_steps", self.weight_sync.due_every_learner_steps),
                 ("eval_interval_learner_steps", self.evaluation.interval_learner_steps),
                 ("save_interval_learner_steps", self.last.interval_learner_steps),
                 ("video_interval_learner_steps", self.video.interval_learner_steps),

@@ -26,6 +26,7 @@ from lrl.evaluator import EvaluatorError
 from lrl.interrupt import AT_ONCE
 from lrl.types import ConfigError
 
+DEFAULT_MONITOR = "eval/return_mean"
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +40,7 @@ class BestCheckpoint(Checkpoint):
         monitor: Metric to maximise, from the validation loop.
     """
 
-    def __init__(self, monitor: str = "eval/return_mean") -> None:
+    def __init__(self, monitor: str = DEFAULT_MONITOR) -> None:
         if not monitor.startswith("eval/"):
             raise ConfigError(
                 f"monitor must be a metric of the evaluation (eval/...), got {monitor!r}"

@@ -74,17 +74,28 @@ class PeriodicEvaluation(L.Callback):
             log_metrics(trainer, metrics)
 
     def _replace(self, trainer: L.Trainer, **settings: Any) -> None:
-        for name, default in (("val_check_interval", 1.0), ("check_val_every_n_epoch", 1)):
-            value = getattr(trainer, name)
-            if value != default:
-                raise ConfigError(
-                    f"trainer.{name} is {value}, but evaluations come when "
-                    "actor_learner.eval_interval_learner_steps says: set that, and leave this out"
-                )
-        trainer.num_sanity_val_steps = 0
+        self._refuse_idle(trainer, limits="limit_val_batches" in settings)
+        settings["num_sanity_val_steps"] = 0
         self._replaced = {name: getattr(trainer, name) for name in settings}
         for name, value in settings.items():
             setattr(trainer, name, value)
+
+    def _refuse_idle(self, trainer: L.Trainer, *, limits: bool) -> None:
+        """Refuse settings of Lightning's validation that would do nothing here."""
+        schedule = "evaluations come when actor_learner.eval_interval_learner_steps says: set that"
+        refused: list[tuple[str, tuple[float, ...], str]] = [
+            ("val_check_interval", (1.0,), schedule),
+            ("check_val_every_n_epoch", (1,), schedule),
+            ("num_sanity_val_steps", (0, 2), "an untrained network plays no episodes"),
+        ]
+        if limits and not trainer.fast_dev_run:
+            ones = (0, 1.0) if self.interval_learner_steps == 0 else (1.0,)
+            refused.append(("limit_val_batches", ones, "Lightning's validation loop does not run"))
+        for name, allowed, why in refused:
+            if getattr(trainer, name) not in allowed:
+                raise ConfigError(
+                    f"trainer.{name} is {getattr(trainer, name)}, but {why}; leave this out"
+                )
 
 
 def batches_in(trainer: L.Trainer, pl_module: L.LightningModule, learner_steps: int) -> int:

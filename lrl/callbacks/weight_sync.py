@@ -14,6 +14,7 @@ from lrl.learner.dqn import DQN
 from lrl.transfer import HostCopy
 from lrl.types import ConfigError
 
+DEFAULT_SYNC_PERIOD = 100
 _LAG_STEPS = 2  # by which a loss that is not finite is found first
 
 
@@ -23,12 +24,13 @@ class WeightSync(L.Callback):
     The newest version wins: an actor takes it before its next step, and no backlog can form.
 
     Args:
-        period_learner_steps: Learner steps between two versions.
+        period_learner_steps: Learner steps between two versions; without actors in the background
+            (synchronous mode) it has to be left out, since acting takes the network itself.
     """
 
     syncs_weights = True
 
-    def __init__(self, period_learner_steps: int = 100) -> None:
+    def __init__(self, period_learner_steps: int = DEFAULT_SYNC_PERIOD) -> None:
         if period_learner_steps < 1:
             raise ConfigError(
                 "sync_period_learner_steps must be at least 1 (actors without weights learn "
@@ -36,6 +38,24 @@ class WeightSync(L.Callback):
             )
         self.period_learner_steps = period_learner_steps
         self.policy_version = 0
+        self._has_actors = True
+
+    @property
+    def due_every_learner_steps(self) -> int:
+        """Learner steps between two versions; 0 in synchronous mode, once that is known."""
+        return self.period_learner_steps if self._has_actors else 0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Refuse a period where there is nobody to give weights to."""
+        if stage != "fit":
+            return
+        self._has_actors = datamodule_of(trainer).actors.num_actors > 0
+        if not self._has_actors and self.period_learner_steps != DEFAULT_SYNC_PERIOD:
+            raise ConfigError(
+                f"sync_period_learner_steps is {self.period_learner_steps}, but actors.num_actors "
+                "is 0 (synchronous mode), where it would do nothing, since acting takes the newest "
+                "weights: leave it out, or give the run configs/system/synchronous.yaml last"
+            )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note the version that actors start with."""
@@ -51,7 +71,9 @@ class WeightSync(L.Callback):
     ) -> None:
         """Publish when the period has passed."""
         step = trainer.global_step
-        if step % self.period_learner_steps == 0 and step != self.policy_version:
+        if not self._has_actors:
+            self.policy_version = step
+        elif step % self.period_learner_steps == 0 and step != self.policy_version:
             module: Any = pl_module
             datamodule_of(trainer).publish(module.online, step)
             self.policy_version = step

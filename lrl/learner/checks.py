@@ -8,7 +8,11 @@ import lightning as L
 import torch
 
 from lrl.actors.config import ActorConfig, InferenceConfig
+from lrl.replay import RateLimiterConfig
 from lrl.types import ConfigError
+
+_OF_RINGS = ("chunk_rows", "chunks_per_actor", "start_method")
+_OF_SUPERVISION = ("on_failure", "max_restarts", "timeout_seconds")
 
 
 def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
@@ -55,6 +59,40 @@ def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool)
         )
 
 
+def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool) -> None:
+    """Check that nothing is set that acts on actors in the background alone, if there are none.
+
+    Args:
+        actors: Those of the run.
+        rate: Its ratio of learning to acting.
+        has_evaluator: Whether a process plays evaluation episodes, whose failures are met as those
+            of actors are.
+
+    Raises:
+        ConfigError: Such a setting has another value than its default.
+    """
+    if rate.error_buffer is not None and rate.samples_per_insert is None:
+        raise ConfigError(
+            f"rate.error_buffer is {rate.error_buffer}, but rate.samples_per_insert is null (free "
+            "running), so that nobody waits and it would do nothing: leave it out"
+        )
+    if actors.num_actors > 0:
+        return
+    idle = _OF_RINGS if has_evaluator else (*_OF_RINGS, *_OF_SUPERVISION)
+    settings = {f"actors.{name}": (getattr(actors, name), _default(name)) for name in idle}
+    settings["rate.error_buffer"] = (rate.error_buffer, None)
+    for name, (value, default) in settings.items():
+        if value != default:
+            raise ConfigError(
+                f"{name} is {value}, but actors.num_actors is 0 (synchronous mode), where it would "
+                "do nothing: leave it out, or give the run configs/system/synchronous.yaml last"
+            )
+
+
+def _default(name: str) -> object:
+    return next(field.default for field in fields(ActorConfig) if field.name == name)
+
+
 def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
     """Check that central inference fits the actors and this machine.
 
@@ -82,6 +120,11 @@ def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
             "or set num_servers to 0"
         )
     inference.check(actors)
+    if inference.num_threads > 1 and "cpu" not in inference.devices:
+        raise ConfigError(
+            f"inference.num_threads is {inference.num_threads}, but inference.devices "
+            f"{list(inference.devices)} has no cpu, so it would do nothing: leave it out"
+        )
     for device in inference.devices:
         _check_device(device)
 

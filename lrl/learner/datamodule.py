@@ -20,7 +20,12 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec, protocol_name
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.interrupt import interrupt
-from lrl.learner.checks import check_callbacks, check_inference, evaluates_in_background
+from lrl.learner.checks import (
+    check_callbacks,
+    check_inference,
+    check_synchronous,
+    evaluates_in_background,
+)
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.devices import check_replay_device
 from lrl.learner.evaluation_loader import EvaluationLoader
@@ -142,6 +147,7 @@ class ReplayDataModule(L.LightningDataModule):
         check_trainer(self._trainer())
         check_inference(self.inference, self.actors)
         check_replay_device(self.replay.device, self._trainer().strategy.root_device)
+        check_synchronous(self.actors, self.rate, evaluates_in_background(self._trainer()))
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
         if self.dataset is None:

@@ -132,7 +132,7 @@ def test_counts_and_averages_are_consistent(run, rows):
             assert value["rollout/episodes"] == 2 * (int(value["count/env_steps"] / 2) // 5)
             assert value["rollout/length_mean"] == 5
             assert value["replay/size"] <= 40
-            assert value["sync/policy_version"] == step - step % 4
+            assert value["sync/policy_version"] == step  # acting takes the network itself
             assert value["train/lr"] == 1e-3
             assert value["train/epsilon"] == pytest.approx(
                 1 - 0.95 * value["count/env_steps"] / 10_000

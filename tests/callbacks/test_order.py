@@ -1,4 +1,4 @@
-"""What happens in one learner step, in which order, recorded in a synchronous run."""
+"""What happens in one learner step, in which order, without actors in the background and with."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import lightning as L
 import pytest
-from helpers.training_runs import Run, make_run, quiet, small_data
+from helpers.training_runs import Run, background, make_run, quiet, small_data
 
-from lrl import DQN, ActorLearnerCallback, EvaluationConfig, ReplayDataset
+from lrl import DQN, ActorConfig, ActorLearnerCallback, EvaluationConfig, ReplayDataset
 from lrl.callbacks import evaluation, throughput
 from lrl.learner import evaluation_loader
 from lrl.learner.datamodule import ReplayDataModule
@@ -22,6 +22,7 @@ SYNC, LOG, EVALUATE, SAVE, STEPS = 2, 3, 4, 6, 13
 class Recording:
     """Events as `(learner step, name)`, and what was seen when evaluations ran."""
 
+    syncs: bool
     events: list[tuple[int, str]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     modes: set[bool] = field(default_factory=set)
@@ -34,7 +35,7 @@ class Recording:
 
 
 def record(patch: pytest.MonkeyPatch, run: Run) -> Recording:
-    recording = Recording()
+    recording = Recording(syncs=run.data.actors.num_actors > 0)
 
     def spy(owner: Any, attribute: str, name: str | None, offset: int = 0) -> None:
         original = getattr(owner, attribute)
@@ -60,7 +61,8 @@ def record(patch: pytest.MonkeyPatch, run: Run) -> Recording:
         source: Any = dataset.source
 
         def counts() -> tuple[int, int]:
-            return dataset.env_steps, source.actor.env_steps
+            actor = getattr(source, "actor", None)  # of the synchronous mode
+            return dataset.env_steps, actor.env_steps if actor else 0
 
         before = counts()
         episodes = play(env, q_function, seeds, **settings)
@@ -86,12 +88,15 @@ def record(patch: pytest.MonkeyPatch, run: Run) -> Recording:
     return recording
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory):
+@pytest.fixture(scope="module", params=[0, 1], ids=["synchronous", "asynchronous"])
+def recording(tmp_path_factory, request):
     run = make_run(
         tmp_path_factory.mktemp("order"),
         ActorLearnerCallback(SYNC, EVALUATE, SAVE),
-        data=small_data(evaluation=EvaluationConfig(episodes=3, epsilon=0.25)),
+        data=small_data(
+            actors=background(1) if request.param else ActorConfig(0, 2),
+            evaluation=EvaluationConfig(episodes=3, epsilon=0.25),
+        ),
         max_steps=STEPS,
         log_every_n_steps=LOG,
     )
@@ -103,19 +108,21 @@ def recording(tmp_path_factory):
 
 def test_order_within_a_learner_step(recording):
     """Step 12 has everything; best is there only where an evaluation was better than before."""
+    sync = ["sync"] if recording.syncs else []
     assert recording.names(1) == ["drain", "optimise"]
     assert recording.names(3) == ["drain", "optimise", "log"]
-    assert recording.names(4)[:5] == ["drain", "optimise", "sync", "evaluate", "log evaluation"]
-    assert recording.names(6) == ["drain", "optimise", "sync", "log", "last.ckpt"]
+    first = ["drain", "optimise", *sync, "evaluate", "log evaluation"]
+    assert recording.names(4)[: len(first)] == first
+    assert recording.names(6) == ["drain", "optimise", *sync, "log", "last.ckpt"]
     events = [name for name in recording.names(12) if name != "best.ckpt"]
     assert events == [
-        "drain", "optimise", "sync", "log", "evaluate", "log evaluation", "last.ckpt"
+        "drain", "optimise", *sync, "log", "evaluate", "log evaluation", "last.ckpt"
     ]  # fmt: skip
     assert recording.names(13) == ["drain", "optimise", "last.ckpt"]
 
 
 def test_best_is_saved_after_its_evaluation_and_before_last(recording):
-    assert recording.names(4) == [*recording.names(4)[:5], "best.ckpt"]  # the first is the best
+    assert recording.names(4)[-2:] == ["log evaluation", "best.ckpt"]  # the first is the best
     for step in recording.steps("best.ckpt"):
         names = recording.names(step)
         assert names.index("best.ckpt") == names.index("log evaluation") + 1
@@ -123,7 +130,7 @@ def test_best_is_saved_after_its_evaluation_and_before_last(recording):
 
 def test_everything_keeps_its_period(recording):
     assert recording.steps("drain") == recording.steps("optimise") == list(range(1, STEPS + 1))
-    assert recording.steps("sync") == [2, 4, 6, 8, 10, 12]
+    assert recording.steps("sync") == ([0, 2, 4, 6, 8, 10, 12] if recording.syncs else [])
     assert recording.steps("log") == [3, 6, 9, 12]
     assert recording.steps("evaluate") == [4, 8, 12]
     assert recording.steps("log evaluation") == [4, 8, 12]

@@ -30,7 +30,7 @@ def test_parts_work_without_the_callback_that_joins_them(tmp_path):
     best, throughput = BestCheckpoint(), Throughput()
     run = make_run(
         tmp_path,
-        WeightSync(5),
+        WeightSync(),
         PeriodicEvaluation(10),
         best,
         throughput,
@@ -48,7 +48,7 @@ def test_parts_work_without_the_callback_that_joins_them(tmp_path):
 
 def test_an_unsized_epoch_works_too(tmp_path):
     """Without an integer limit_train_batches Lightning takes one batch in advance."""
-    run = make_run(tmp_path, WeightSync(5), PeriodicEvaluation(10), BestCheckpoint()).fit()
+    run = make_run(tmp_path, WeightSync(), PeriodicEvaluation(10), BestCheckpoint()).fit()
     evaluated = [int(row["step"]) for row in run.metrics() if "eval/return_mean" in row]
     assert evaluated == [10, 20]
     assert run.trainer.global_step == 20
@@ -133,7 +133,7 @@ def test_progress_shows_what_a_run_is_doing(tmp_path, capfd):
 
 
 def test_progress_alone_shows_what_it_knows(tmp_path):
-    text = progress(tmp_path, WeightSync(5), PeriodicEvaluation(0))
+    text = progress(tmp_path, WeightSync(), PeriodicEvaluation(0))
     assert text == "60 env steps | 0/s | replay 3%"
 
 
@@ -178,7 +178,7 @@ def test_the_learners_priorities_reach_the_replay_in_a_run(tmp_path):
 
 
 def test_a_prioritised_run_without_a_way_for_priorities_is_refused(tmp_path):
-    run = make_run(tmp_path, WeightSync(5), data=small_data(replay=PRIORITISED))
+    run = make_run(tmp_path, WeightSync(), data=small_data(replay=PRIORITISED))
     with pytest.raises(ConfigError, match="needs priorities but no callback hands them on"):
         run.fit()
     make_run(

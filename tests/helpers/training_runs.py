@@ -27,6 +27,7 @@ from lrl import (
     ReplayConfig,
     ReplayDataModule,
 )
+from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
 from lrl.networks import MLPEncoder
 
 # Lightning's own, about the machine and about its use of torch; the lines are of no test's making.
@@ -119,7 +120,10 @@ def make_run(
     seed: int | None = 0,
     **trainer: Any,
 ) -> Run:
-    """Make a run; without callbacks it gets an ActorLearnerCallback with short intervals."""
+    """Make a run; without callbacks it gets an ActorLearnerCallback with short intervals.
+
+    Where it acts in this process, nobody waits for weights: their period is left out.
+    """
     if seed is not None:
         L.seed_everything(seed, verbose=False)
     version = f"version_{len(list(folder.glob('run/version_*')))}"
@@ -133,11 +137,11 @@ def make_run(
         "enable_model_summary": False,
         "callbacks": list(callbacks) or [ActorLearnerCallback(5, 10, 10)],
     }
-    return Run(
-        L.Trainer(**{**settings, **trainer}),
-        module or small_agent(),
-        data or small_data(),
-    )
+    data = data or small_data()
+    for callback in settings["callbacks"]:
+        if isinstance(callback, ActorLearnerCallback) and data.actors.num_actors == 0:
+            callback.weight_sync.period_learner_steps = DEFAULT_SYNC_PERIOD
+    return Run(L.Trainer(**{**settings, **trainer}), module or small_agent(), data)
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:

@@ -56,9 +56,9 @@ REFUSED = {
         "replay.capacity leaves 20 rows for each of 2 streams.*set replay.capacity to at least 44",
     ),
     "error buffer too small": (
-        {"rate": RateLimiterConfig(samples_per_insert=4.0, error_buffer=5.0)},
+        {"actors": background(), "rate": RateLimiterConfig(4.0, error_buffer=5.0)},
         ActorLearnerCallback(),
-        "rate.error_buffer is 5.0.*at least 16",
+        "rate.error_buffer is 5.0.*at least 72",
     ),
     "unknown environment": (
         {"env": EnvConfig(id="Nowhere-v0")},
@@ -194,8 +194,8 @@ def test_a_learner_keeps_what_it_frees_and_its_games_step_with_all_its_threads(
 
 
 def test_a_used_datamodule_says_that_it_is_used(tmp_path):
-    run = make_run(tmp_path, WeightSync(5), limit_train_batches=5, max_steps=5).fit()
-    again = make_run(tmp_path, WeightSync(5), data=run.data, limit_train_batches=5, max_steps=5)
+    run = make_run(tmp_path, WeightSync(), limit_train_batches=5, max_steps=5).fit()
+    again = make_run(tmp_path, WeightSync(), data=run.data, limit_train_batches=5, max_steps=5)
     with pytest.raises(RuntimeError, match="build a new datamodule"):
         again.fit()
 

@@ -19,7 +19,14 @@ from helpers.trainers import (
     train,
     weights_of,
 )
-from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, small_data
+from helpers.training_runs import (
+    AfterEachStep,
+    background,
+    make_run,
+    quiet,
+    small_agent,
+    small_data,
+)
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -260,6 +267,7 @@ def test_what_would_be_due_between_two_updates_is_refused(tmp_path, settings, ca
         *([] if isinstance(callback, ActorLearnerCallback) else [ActorLearnerCallback(8, 0, 0)]),
         *([callback] if callback else []),
         module=small_agent(updates_per_step=4),
+        data=small_data(actors=background(1)),
         **{"max_steps": 32, "log_every_n_steps": 8, **settings},
     )
     with pytest.raises(ConfigError, match=words):

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from lrl import safety
+from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.inference_manager import InferenceError
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
@@ -70,6 +72,21 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             plain = isinstance(value, (bool, int, float, str)) or value is None
             flat[f"{prefix}{key}"] = value if plain else str(value)
     return flat
+
+
+def written_out(part: Any) -> Any:
+    """Return a part that is a dataclass, with the parts in it, as YAML would name it.
+
+    Example:
+        >>> from lrl.schedules import Constant
+        >>> written_out(Constant(0.1))
+        {'class_path': 'lrl.schedules.Constant', 'init_args': {'value': 0.1}}
+    """
+    if not is_dataclass(part):
+        return part
+    kind = type(part)
+    init_args = {setting.name: written_out(getattr(part, setting.name)) for setting in fields(part)}
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": init_args}
 
 
 class LrlCLI(LightningCLI):
@@ -126,6 +143,7 @@ class LrlCLI(LightningCLI):
         adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3}}
         parser.set_defaults({"model.optimizer": adam})
         parser.add_lightning_class_args(ReplayDataModule, "data")
+        parser.set_defaults({"data.exploration": written_out(EpsilonGreedy())})
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the run's name and folder and lrl's callbacks."""

@@ -102,6 +102,7 @@ def read_arguments(
     try:
         for module in modules:
             import_module(module)
+            safety.trust(module)
     except ImportError as error:
         raise ConfigError(f"--modules {' '.join(modules)}: {error}") from error
     paths = [

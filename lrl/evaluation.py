@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lrl.actors.exploration import greedy_actions, random_actions
 from lrl.actors.slot import TRAINING_SEED_FLOOR
-from lrl.envs import EnvConfig, StreamEnvs, make_envs
+from lrl.envs import EnvConfig, StreamEnvs, make_envs, protocol_name
+from lrl.envs.protocols import CUSTOM
 from lrl.interrupt import interrupt
-from lrl.types import ConfigError
+from lrl.types import ConfigError, EnvSpec
 
 VALIDATION_SEED = 0
 TEST_SEED = 2**20
@@ -21,7 +23,10 @@ _MAX_ENVIRONMENTS = 32
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How policies are evaluated (YAML: `data.evaluation`)."""
+    """How policies are evaluated (YAML: `data.evaluation`).
+
+    What depends on the environment takes that of training, and changes it as `env` says.
+    """
 
     episodes: int = 10
     """Episodes of each evaluation during training, seeded 0, 1, 2, ... every time."""
@@ -31,6 +36,10 @@ class EvaluationConfig:
     """Probability of a random action; null is 0.001 for Atari and 0 elsewhere."""
     max_frames_per_episode: int = 108_000
     """Frames after which an episode is cut off and counted as it stands."""
+    env: dict[str, Any] = field(default_factory=dict)
+    """Settings of `data.env` that differ in evaluation, nested as there, such as
+    {max_episode_steps: 500, atari: {repeat_action_probability: 0.0}}. `atari` and `kwargs` are
+    changed setting by setting, lists as a whole."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -50,17 +59,99 @@ class EvaluationConfig:
                 )
         if self.epsilon is not None and not 0.0 <= self.epsilon <= 1.0:
             raise ConfigError(f"evaluation.epsilon must be between 0 and 1, got {self.epsilon}")
+        if not isinstance(self.env, Mapping):
+            raise ConfigError(
+                f"data.evaluation.env is {self.env!r:.100}, but must be a mapping of the settings "
+                "that differ, such as {max_episode_steps: 500}"
+            )
+
+    def env_for(self, env: EnvConfig) -> EnvConfig:
+        """Return the environment of the episodes.
+
+        Args:
+            env: The environment of training.
+
+        Raises:
+            ConfigError: A setting of `env` is unknown or wrong, or acts in training alone.
+        """
+        if not self.env:
+            return env
+        try:
+            found = env.overridden(self.env)
+        except ConfigError as error:
+            raise ConfigError(f"data.evaluation.{error}{self._hint()}") from error
+        for name, there, here in (
+            ("reward_clip", env.reward_clip, found.reward_clip),
+            (
+                "atari.terminal_on_life_loss",
+                env.atari.terminal_on_life_loss,
+                found.atari.terminal_on_life_loss,
+            ),
+        ):
+            if here != there:
+                raise ConfigError(
+                    f"data.evaluation.env.{name} is {here}, but would do nothing: rewards are raw "
+                    "in evaluation, and lost lives end nothing; leave it out"
+                )
+        return found
+
+    def _hint(self) -> str:
+        """Return what may be meant where the command line made a text of a nested setting."""
+        nested = [
+            (section, key)
+            for section, settings in self.env.items()
+            if isinstance(settings, Mapping)
+            for key, value in settings.items()
+            if isinstance(value, str)
+        ]
+        if not nested:
+            return ""
+        section, key = nested[0]
+        return f" (On the command line: --data.evaluation.env.{section} '{{{key}: ...}}'.)"
 
     def epsilon_for(self, env: EnvConfig) -> float:
-        """Return the epsilon used in an environment."""
+        """Return the epsilon of the episodes, given the environment of training."""
         if self.epsilon is not None:
             return self.epsilon
-        return 0.001 if env.is_atari else 0.0
+        return 0.001 if self.env_for(env).is_atari else 0.0
 
     def max_frames_for(self, env: EnvConfig) -> int:
-        """Return the frames after which an episode is cut off in an environment."""
-        own = self.max_frames_per_episode
-        return min(own, env.atari.max_frames_per_episode) if env.is_atari else own
+        """Return the frames after which an episode is cut off, given the environment of training."""
+        own, played = self.max_frames_per_episode, self.env_for(env)
+        return min(own, played.atari.max_frames_per_episode) if played.is_atari else own
+
+    def protocol_for(self, env: EnvConfig) -> str:
+        """Return the name of the protocol of the scores, given the environment of training.
+
+        It is `custom` where training and evaluation are not of one protocol.
+        """
+        names = {
+            protocol_name(one, self.epsilon_for(env), self.max_frames_for(env))
+            for one in (env, self.env_for(env))
+        }
+        return names.pop() if len(names) == 1 else CUSTOM
+
+
+def check_same_spaces(trained: EnvSpec, played: EnvSpec) -> None:
+    """Check that an agent can be evaluated in an environment other than that of its training.
+
+    Args:
+        trained: The environment of training.
+        played: That of `EvaluationConfig.env`.
+
+    Raises:
+        ConfigError: Observations or actions are others; the message says in what.
+    """
+    differing = [
+        f"{name} {getattr(played, name)} instead of {getattr(trained, name)}"
+        for name in ("observation_shape", "observation_dtype", "num_actions")
+        if getattr(played, name) != getattr(trained, name)
+    ]
+    if differing:
+        raise ConfigError(
+            f"data.evaluation.env gives an environment with {', '.join(differing)} in training: "
+            "an agent can be evaluated only with the observations and actions that it learnt with"
+        )
 
 
 @dataclass(frozen=True)

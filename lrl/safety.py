@@ -22,6 +22,7 @@ ENVIRONMENTS = ("lrl", "gymnasium", "ale_py", "minatar")
 """Whose environments may be named by their ids."""
 
 _VARIABLE = "LRL_SAFE"
+_trusted: set[str] = set()
 _CALLS_ANYTHING = ("lightning.pytorch.callbacks.lambda_function", "lrl.recipe")
 _READS_ELSEWHERE = ("://", "::")
 
@@ -34,6 +35,20 @@ def enable() -> None:
 def is_enabled() -> bool:
     """Return whether code is restricted; the variable LRL_SAFE=1 does what `--safe` does."""
     return os.environ.get(_VARIABLE, "") not in ("", "0")
+
+
+def trust(module: str) -> None:
+    """Let checkpoints name functions of a module as factories of environments, in this process.
+
+    It is what `--modules` does, beside importing the module. Parts and environments that are
+    classes need no trust: what they are is checked before they are built.
+    """
+    _trusted.add(module)
+
+
+def is_trusted(module: str) -> bool:
+    """Return whether `trust` was asked for a module."""
+    return module in _trusted
 
 
 def parser_settings() -> dict[str, Any]:

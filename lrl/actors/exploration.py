@@ -7,6 +7,7 @@ the one place where actors honour action masks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +54,13 @@ class Exploration(ABC):
         It is what `train/epsilon` shows: 0 where exploration is of another kind.
         """
         return np.zeros(len(environments))
+
+    def check_actors(self, num_actors: int) -> None:  # noqa: B027 (most explorations fit any)
+        """Check that the exploration fits a number of actors, those of all ranks.
+
+        Raises:
+            ConfigError: It does not.
+        """
 
 
 def greedy_actions(
@@ -179,6 +187,81 @@ class Mixture(Exploration):
         )
         share = self.share(env_steps)
         return (1.0 - share) * first + share * second
+
+    def check_actors(self, num_actors: int) -> None:
+        """Check both."""
+        self.first.check_actors(num_actors)
+        self.second.check_actors(num_actors)
+
+
+@dataclass(frozen=True)
+class PerActor(Exploration):
+    """Each actor has an exploration of its own, for all of its environments.
+
+    Actors are counted over all ranks, rank by rank; the synchronous mode counts as one actor per
+    rank. A spread or a ladder counts the environments of its actor alone, a schedule the
+    environment steps of the whole run.
+    """
+
+    explorations: list[Exploration]
+    """One for each actor of all ranks, in their order."""
+
+    def __post_init__(self) -> None:
+        """Refuse what are no explorations."""
+        if not self.explorations or not all(isinstance(e, Exploration) for e in self.explorations):
+            raise ConfigError(
+                "exploration.explorations must be a list of explorations, one for each actor, got "
+                f"{self.explorations!r}"
+            )
+
+    def select(
+        self,
+        q: npt.NDArray[np.float32],
+        env_steps: int,
+        environments: npt.NDArray[np.int64],
+        total_environments: int,
+        rng: np.random.Generator,
+        mask: npt.NDArray[np.bool_] | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """Return what each environment's exploration selects; see `Exploration.select`."""
+        actions = np.zeros(len(q), np.int32)
+        for exploration, chosen, own, count in self._actors(environments, total_environments):
+            allowed = None if mask is None else mask[chosen]
+            actions[chosen] = exploration.select(q[chosen], env_steps, own, count, rng, allowed)
+        return actions
+
+    def epsilons(
+        self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
+    ) -> npt.NDArray[np.float64]:
+        """Return the epsilons of each environment's exploration."""
+        epsilons = np.zeros(len(environments))
+        for exploration, chosen, own, count in self._actors(environments, total_environments):
+            epsilons[chosen] = exploration.epsilons(env_steps, own, count)
+        return epsilons
+
+    def check_actors(self, num_actors: int) -> None:
+        """Check that there is one exploration for each actor."""
+        if len(self.explorations) != num_actors:
+            raise ConfigError(
+                f"exploration.explorations has {len(self.explorations)} explorations for "
+                f"{num_actors} actors: give one for each actor of all ranks "
+                "(data.actors.num_actors times the ranks; synchronous mode has one per rank)"
+            )
+        for exploration in self.explorations:
+            exploration.check_actors(1)
+
+    def _actors(
+        self, environments: npt.NDArray[np.int64], total_environments: int
+    ) -> Iterator[tuple[Exploration, npt.NDArray[np.bool_], npt.NDArray[np.int64], int]]:
+        """Yield of each actor its exploration, which environments are its own, and their places.
+
+        The places are indices among the environments of that actor, whose number comes last.
+        """
+        count = total_environments // len(self.explorations)
+        actors = environments // count
+        for actor in np.unique(actors):
+            chosen = actors == actor
+            yield self.explorations[actor], chosen, environments[chosen] % count, count
 
 
 class EpsilonExploration(Exploration):

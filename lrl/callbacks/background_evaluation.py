@@ -85,7 +85,7 @@ class BackgroundEvaluation(PeriodicEvaluation):
         datamodule, module = datamodule_of(trainer), self._module(trainer)
         plan = EvaluatorPlan(
             network=module.network_recipe,
-            env=datamodule.env,
+            env=datamodule.evaluation_env,
             seeds=datamodule.val_dataloader().seeds,
             epsilon=datamodule.evaluation.epsilon_for(datamodule.env),
             max_frames=datamodule.evaluation.max_frames_per_episode,

@@ -15,6 +15,7 @@ import lightning as L
 from lrl.callbacks.run_folder import checkpoint_folder
 from lrl.interrupt import AT_ONCE
 from lrl.learner.datamodule import datamodule_of, dataset_of
+from lrl.learner.stamp import trained_in
 from lrl.replay.saved import SavedReplayError, load_replay
 from lrl.replay.saver import ReplaySaver
 
@@ -123,4 +124,4 @@ def _rank_folder(checkpoints: Path, trainer: L.Trainer) -> Path:
 def _settings(trainer: L.Trainer) -> dict[str, Any]:
     """Return the settings, beside the replay's own, with which its rows were made."""
     stamp = datamodule_of(trainer).stamp()
-    return {"env": stamp["environment"], "ranks": trainer.world_size}
+    return {"env": trained_in(stamp), "ranks": trainer.world_size}

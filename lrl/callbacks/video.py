@@ -52,7 +52,7 @@ class EpisodeVideo(L.Callback):
         from lrl.video.stage import make_stage  # imports of films: only where there are films
 
         try:
-            make_stage(datamodule_of(trainer).env).close()
+            make_stage(datamodule_of(trainer).evaluation_env).close()
         except ConfigError as error:
             raise ConfigError(f"{setting}, but {error}; set it to 0") from error
 
@@ -92,7 +92,7 @@ def _make_film(trainer: L.Trainer, module: Any) -> tuple[bytes, int, int]:
     from lrl.video.writers import GifWriter, shoot
 
     datamodule = datamodule_of(trainer)
-    env, evaluation = datamodule.env, datamodule.evaluation
+    env, evaluation = datamodule.evaluation_env, datamodule.evaluation
     stage = make_stage(env)
     try:
         painter = Painter(env.id, f"{trainer.global_step:,} learner steps", stage.action_names)
@@ -101,7 +101,7 @@ def _make_film(trainer: L.Trainer, module: Any) -> tuple[bytes, int, int]:
             stage,
             Thinker(module.online, module.device),
             VALIDATION_SEED,
-            epsilon=evaluation.epsilon_for(env),
+            epsilon=evaluation.epsilon_for(datamodule.env),
             max_steps=min(cap, round(_SECONDS * stage.fps)),
             check=datamodule.check,
         )

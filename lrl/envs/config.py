@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from lrl.envs.factory import path_of
+from lrl.envs.settings import build, check_known, check_types
 from lrl.types import ConfigError
 
 ATARI_PREFIX = "ALE/"
@@ -34,6 +37,7 @@ class WrapperConfig:
 
     def __post_init__(self) -> None:
         """Check that the class has a module."""
+        check_types(self, "env.wrappers")
         _require(
             "." in self.path,
             "wrappers.path",
@@ -86,7 +90,8 @@ class AtariConfig:
     minutes of play) or 18000 (5 minutes, Mnih et al. 2015) in most publications."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
+        """Check types and ranges."""
+        check_types(self, "env.atari")
         positive = ("frame_skip", "frame_stack", "max_frames_per_episode")
         for name in (*positive, "image_height", "image_width"):
             _require(getattr(self, name) >= 1, f"atari.{name}", getattr(self, name), "at least 1")
@@ -120,13 +125,18 @@ class AtariConfig:
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Which environment, and how an agent sees it."""
+    """Which environment, and how an agent sees it.
+
+    Scripts may give `wrappers` and `atari` as YAML does, as mappings of their settings, and the
+    factory itself instead of its path.
+    """
 
     id: str = "CartPole-v1"
     """Gymnasium id, `module:Name-v0` to import a module first, or `ALE/<Game>-v5` for Atari, where
-    only the game is taken from the id and the protocol from `atari`. CartPole needs no extra."""
+    only the game is taken from the id and the protocol from `atari`. CartPole needs no extra. With
+    a factory it is a name for logs and stamps; left alone, that is the factory's path."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the environment's constructor, by name (not for Atari)."""
+    """Arguments of the environment's constructor or factory, by name (not for Atari)."""
     wrappers: list[WrapperConfig] = field(default_factory=list)
     """Wrappers around each single environment, innermost first (not for Atari)."""
     frame_stack: int = 1
@@ -144,14 +154,31 @@ class EnvConfig:
     others are never taken, and no target counts on them (not for Atari)."""
     atari: AtariConfig = AtariConfig()
     """The Atari protocol, used by ids that start with ALE/ only."""
+    factory: str | Callable[..., Any] | None = None
+    """Import path of a function or class that returns a `gymnasium.Env`, a new one at each call,
+    such as my_module.make_env; `kwargs` are its arguments. Null makes the environment by `id`."""
 
     @property
     def is_atari(self) -> bool:
         """Whether the environment is one of ale-py's games."""
         return self.id.rpartition(":")[2].startswith(ATARI_PREFIX)
 
+    @property
+    def source(self) -> str:
+        """What the environment is made by, for messages: `env.id 'CartPole-v1'`."""
+        name = "id" if self.factory is None else "factory"
+        return f"env.{name} {getattr(self, name)!r}"
+
     def __post_init__(self) -> None:
-        """Check the ranges, and that nothing is set that would be ignored."""
+        """Take the forms of YAML; check types and ranges, and that nothing would be ignored."""
+        check_types(self, "env")
+        object.__setattr__(self, "atari", build(AtariConfig, self.atari, "env.atari"))
+        wrappers = [
+            build(WrapperConfig, wrapper, f"env.wrappers[{index}]")
+            for index, wrapper in enumerate(self.wrappers)
+        ]
+        object.__setattr__(self, "wrappers", wrappers)
+        self._name_factory()
         _require(self.frame_stack >= 1, "frame_stack", self.frame_stack, "at least 1")
         steps, clip = self.max_episode_steps, self.reward_clip
         _require(steps is None or steps >= 1, "max_episode_steps", steps, "null or at least 1")
@@ -164,6 +191,44 @@ class EnvConfig:
             self._refuse_ignored_by_atari()
         else:
             self._refuse_atari_options()
+
+    def overridden(self, changes: Mapping[str, Any]) -> EnvConfig:
+        """Return these settings with some changed.
+
+        Args:
+            changes: The settings that differ, nested as in YAML. `atari` and `kwargs` are changed
+                setting by setting, lists as a whole. With another `id` or `factory` the `kwargs`
+                begin empty: those of one constructor are not another's.
+
+        Raises:
+            ConfigError: A setting is unknown or wrong.
+        """
+        check_known(changes, [setting.name for setting in fields(self)], "env")
+        changes = {**changes}
+        if changes.get("factory") is not None:
+            changes["factory"] = path_of(changes["factory"])
+        settings = dict(vars(self))
+        if any(changes.get(name, settings[name]) != settings[name] for name in ("id", "factory")):
+            settings.update(id=EnvConfig.id, factory=None, kwargs={})
+        for name in changes.keys() & {"atari", "kwargs"}:
+            if isinstance(changes[name], Mapping):
+                own = vars(self.atari) if name == "atari" else settings[name]
+                changes[name] = {**own, **changes[name]}
+        return EnvConfig(**{**settings, **changes})
+
+    def _name_factory(self) -> None:
+        if self.factory is None:
+            return
+        path = path_of(self.factory)
+        object.__setattr__(self, "factory", path)
+        if self.id == EnvConfig.id:
+            object.__setattr__(self, "id", path)
+        _require(
+            not self.is_atari,
+            "id",
+            self.id,
+            f"a name that does not begin with {ATARI_PREFIX}, since env.factory is {path!r}",
+        )
 
     def _refuse_ignored_by_atari(self) -> None:
         for name, unset, instead in (

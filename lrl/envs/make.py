@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from importlib import import_module
 
 import gymnasium
-from gymnasium.wrappers import FrameStackObservation
+from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 from lrl import safety
+from lrl.envs import factory
 from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
 from lrl.envs.vector import StreamEnvs
@@ -28,7 +29,7 @@ def make_spec(config: EnvConfig) -> EnvSpec:
     envs = make_envs(config, 1, training=False)
     try:
         if not config.is_atari:  # has no masks, and a reset takes as long again
-            with _blamed_on(f"env.id {config.id!r} fails at its first reset"):
+            with _blamed_on(f"{config.source} fails at its first reset"):
                 envs.reset([0])
     finally:
         envs.close()
@@ -58,24 +59,33 @@ def make_envs(
         raise ConfigError(
             f"num_envs is {num_envs} and num_threads {num_threads}, but both must be at least 1."
         )
-    safety.check_entry_point(config.id.rpartition(":")[0] or None, "env.id", config.id)
     if config.is_atari:
+        safety.check_entry_point(config.id.rpartition(":")[0] or None, "env.id", config.id)
         from lrl.envs.atari import AtariEnvs  # 0.4 s, and not every run needs it
 
         return AtariEnvs(
             config.id, config.atari, num_envs, training=training, num_threads=num_threads
         )
-    name = _registered_name(config)
-    if _is_native_vector_better(config, name, num_envs, training):
-        native = _make_native(config, name, num_envs)
-        return NativeVectorEnvs(native, config.id, config.action_masks)
-    envs = [_make_single(config, name) for _ in range(num_envs)]
+    if config.factory is None:
+        name = _registered_name(config)
+        if _is_native_vector_better(config, name, num_envs, training):
+            native = _make_native(config, name, num_envs)
+            return NativeVectorEnvs(native, config.id, config.action_masks)
+    envs = [make_single(config) for _ in range(num_envs)]
+    if len({id(env.unwrapped) for env in envs}) < num_envs:
+        raise ConfigError(
+            f"{config.source} returned the same environment twice, but must make a new one at each "
+            "call."
+        )
     return SingleEnvs(envs, config.frame_stack, config.action_masks)
 
 
 def make_single(config: EnvConfig) -> gymnasium.Env:
     """Build one Gymnasium environment as `make_envs` does, for who wants to look at it itself."""
-    return _make_single(config, _registered_name(config))
+    env = _from_registry(config) if config.factory is None else _from_factory(config)
+    for index, wrapper in enumerate(config.wrappers):
+        env = _wrap(env, wrapper, f"env.wrappers[{index}]")
+    return FrameStackObservation(env, config.frame_stack) if config.frame_stack > 1 else env
 
 
 def _registered_name(config: EnvConfig) -> str:
@@ -126,21 +136,50 @@ def _make_native(config: EnvConfig, name: str, num_envs: int) -> gymnasium.vecto
         return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
 
 
-def _make_single(config: EnvConfig, name: str) -> gymnasium.Env:
+def _from_registry(config: EnvConfig) -> gymnasium.Env:
+    name = _registered_name(config)
     with _blamed_on(_cannot_make(config)):
-        env = gymnasium.make(
+        return gymnasium.make(
             name,
             max_episode_steps=config.max_episode_steps,
             disable_env_checker=True,  # it warns, costs time, and StreamEnvs checks every step
             **config.kwargs,
         )
-    for index, wrapper in enumerate(config.wrappers):
-        env = _wrap(env, wrapper, f"env.wrappers[{index}]")
-    return FrameStackObservation(env, config.frame_stack) if config.frame_stack > 1 else env
+
+
+def _from_factory(config: EnvConfig) -> gymnasium.Env:
+    with _blamed_on(f"{config.source} cannot be imported"):
+        make = factory.find(str(config.factory))
+    with _blamed_on(_cannot_make(config)):
+        env = make(**config.kwargs)
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            f"{config.source} returned {env!r:.100}, but must return a gymnasium.Env (not a vector "
+            "of them: actors.envs_per_actor says how many are stepped)."
+        )
+    if config.max_episode_steps is None:
+        return env
+    own = _time_limit(env)
+    if own is not None and own < config.max_episode_steps:
+        raise ConfigError(
+            f"env.max_episode_steps is {config.max_episode_steps}, but {config.source} ends its "
+            f"episodes after {own} steps: have the factory set no limit, or lower it."
+        )
+    return TimeLimit(env, config.max_episode_steps)
+
+
+def _time_limit(env: gymnasium.Env) -> int | None:
+    """Return the limit of an outer `TimeLimit`, the smallest of several."""
+    limits = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=None)
 
 
 def _cannot_make(config: EnvConfig) -> str:
-    return f"env.id {config.id!r} with env.kwargs {config.kwargs} cannot be made"
+    return f"{config.source} with env.kwargs {config.kwargs} cannot be made"
 
 
 @contextlib.contextmanager

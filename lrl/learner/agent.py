@@ -23,12 +23,12 @@ from lrl.types import ConfigError
 
 @dataclass(frozen=True)
 class Agent:
-    """A module with the environment it was trained in.
+    """A module with the environment it is evaluated in.
 
     Attributes:
         path: The checkpoint.
         module: The agent, in evaluation mode.
-        env: Its environment.
+        env: The environment of its evaluation; training's, unless `data.evaluation.env` said more.
         stamp: Its protocol stamp.
     """
 

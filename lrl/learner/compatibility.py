@@ -9,7 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from lrl.learner.stamp import STAMP_KEY, check_format
+from lrl.learner.stamp import STAMP_KEY, check_format, trained_in
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
     stamp = checkpoint.get(STAMP_KEY)
     if stamp is not None:
         check_format(stamp)
-        _check_environment(stamp["environment"]["id"], getattr(trainer, "datamodule", None))
+        _check_environment(trained_in(stamp)["id"], getattr(trainer, "datamodule", None))
     _check_network(module, checkpoint["state_dict"], saved, own)
     check_finite(checkpoint["state_dict"])
     if trainer is None or trainer.state.fn != "fit":

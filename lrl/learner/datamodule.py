@@ -17,8 +17,9 @@ from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.main_module import check_main_guard, check_parts
 from lrl.actors.policy import publish_weights
 from lrl.actors.slot import ActorSlot
-from lrl.envs import EnvConfig, make_spec, protocol_name
-from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig
+from lrl.envs import EnvConfig, make_spec
+from lrl.envs.factory import check_importable
+from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig, check_same_spaces
 from lrl.interrupt import interrupt
 from lrl.learner.checks import (
     check_callbacks,
@@ -91,6 +92,7 @@ class ReplayDataModule(L.LightningDataModule):
         self.replay = replay
         self.rate = rate
         self.evaluation = evaluation
+        self.evaluation_env = evaluation.env_for(env)
         self.learner_threads = learner_threads
         self.seed = seed
         self.dataset: ReplayDataset | None = None
@@ -136,6 +138,8 @@ class ReplayDataModule(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         """Check the configuration as a whole and build the replay buffer; starts no process."""
         spec = self.env_spec
+        if self.evaluation_env != self.env:
+            check_same_spaces(spec, make_spec(self.evaluation_env))
         world_size = self._trainer().world_size
         if self.evaluation.episodes % world_size or self.evaluation.test_episodes % world_size:
             raise ConfigError(
@@ -148,6 +152,11 @@ class ReplayDataModule(L.LightningDataModule):
         check_inference(self.inference, self.actors)
         check_replay_device(self.replay.device, self._trainer().strategy.root_device)
         check_synchronous(self.actors, self.rate, evaluates_in_background(self._trainer()))
+        self.exploration.check_actors(self.slot.num_actors * world_size)
+        if self.actors.num_actors > 0:
+            check_importable(self.env.factory)
+        if evaluates_in_background(self._trainer()):
+            check_importable(self.evaluation_env.factory)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
         if self.dataset is None:
@@ -162,9 +171,7 @@ class ReplayDataModule(L.LightningDataModule):
         if self.dataset is None:
             self._build_dataset(spec, sampler)
         if self._trainer().is_global_zero:
-            epsilon = self.evaluation.epsilon_for(self.env)
-            name = protocol_name(self.env, epsilon, self.evaluation.max_frames_for(self.env))
-            _log.info("protocol of its scores: %s", name)
+            _log.info("protocol of its scores: %s", self.evaluation.protocol_for(self.env))
             announce_ranks(self._trainer(), self.replay.batch_size)
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:

@@ -45,7 +45,7 @@ class EvaluationLoader:
         module: Any = trainer.lightning_module
         policy = NetworkPolicy(module.online, module.device, noise=False)
         episodes = run_episodes(
-            self.datamodule.env,
+            self.datamodule.evaluation_env,
             lambda observation: policy(observation)[0],
             self.seeds[trainer.global_rank :: trainer.world_size],
             epsilon=self.config.epsilon_for(self.datamodule.env),

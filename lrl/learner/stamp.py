@@ -13,11 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
-from lrl.envs import AtariConfig, EnvConfig, WrapperConfig
-from lrl.envs.protocols import protocol_name
+from lrl import safety
+from lrl.envs import AtariConfig, EnvConfig
 from lrl.evaluation import VALIDATION_SEED, EvaluationConfig
 from lrl.types import ConfigError
 
@@ -35,26 +36,35 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
     """Return the stamp as plain data, which checkpoints and JSON can hold.
 
     Args:
-        env: What was trained in.
+        env: The environment of training.
         evaluation: How it is evaluated.
         training: Seed and counters: `seed`, `learner_steps`, `env_steps`, `frames`.
     """
     gaps: list[str] = []
-    epsilon, max_frames = evaluation.epsilon_for(env), evaluation.max_frames_for(env)
+    played = _settings_of(evaluation.env_for(env), gaps)
+    trained = _settings_of(env, [])
+    other = {name: value for name, value in trained.items() if value != played.get(name)}
+    if other:
+        training["environment"] = other
     return {
         "format": _FORMAT,
-        "protocol": protocol_name(env, epsilon, max_frames),
-        "environment": _plain(asdict(env), "env", gaps),
+        "protocol": evaluation.protocol_for(env),
+        "environment": played,
         "gaps": gaps,  # settings of a script that are no plain data, of which only the text is kept
         "evaluation": {
-            "epsilon": epsilon,
-            "max_frames_per_episode": max_frames,
+            "epsilon": evaluation.epsilon_for(env),
+            "max_frames_per_episode": evaluation.max_frames_for(env),
             "episodes": evaluation.episodes,
             "first_seed": VALIDATION_SEED,
         },
         "training": training,
         **machine(),
     }
+
+
+def trained_in(stamp: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the environment that an agent was trained in."""
+    return {**stamp["environment"], **stamp["training"].get("environment", {})}
 
 
 def machine() -> dict[str, Any]:
@@ -88,7 +98,7 @@ def check_format(stamp: Mapping[str, Any]) -> None:
 
 
 def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
-    """Return the environment's settings that a stamp holds.
+    """Return the settings of the environment that the score of a stamp is of.
 
     What they name is imported when the environment is made, so it must be Gymnasium's or lrl's, or
     imported already.
@@ -118,8 +128,8 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
                 f"the checkpoint's environment needs {module}: import it before (on the command "
                 f"line: --modules {_module_of(module)})"
             )
-    settings["atari"] = AtariConfig(**settings["atari"])
-    settings["wrappers"] = [WrapperConfig(**wrapper) for wrapper in settings["wrappers"]]
+    if "factory" in settings:
+        _check_factory(settings["factory"])
     return EnvConfig(**settings)
 
 
@@ -149,7 +159,8 @@ def flatten(stamp: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in stamp.items():
-        if isinstance(value, Mapping) and name != "kwargs":  # those are the environment's own
+        names_vary = name == "kwargs" or prefix + name == "training.environment"
+        if isinstance(value, Mapping) and not names_vary:
             flat |= flatten(value, f"{prefix}{name}.")
         else:
             is_plain = not isinstance(value, (list, tuple, Mapping))
@@ -194,6 +205,26 @@ def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
         "evaluation.max_frames_per_episode": stamp["evaluation"]["max_frames_per_episode"],
     }
     return {name: v for name, v in flat.items() if name.removeprefix("env.") not in _TRAINING_ONLY}
+
+
+def _check_factory(path: str) -> None:
+    """Check that a checkpoint may have a factory called: of loaded modules it could name any."""
+    module, _, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    if isinstance(found, type) and issubclass(found, gymnasium.Env):
+        return
+    if not safety.is_trusted(module):
+        raise ConfigError(
+            f"the checkpoint's environment is made by {path}, which may be any function: if you "
+            f"trust it, name its module (on the command line: --modules {module}; in a script: "
+            f"lrl.safety.trust({module!r}))"
+        )
+
+
+def _settings_of(env: EnvConfig, gaps: list[str]) -> dict[str, Any]:
+    """Return an environment's settings as plain data, without a factory if there is none."""
+    settings = _plain(asdict(env), "env", gaps)
+    return {name: v for name, v in settings.items() if name != "factory" or v is not None}
 
 
 def _module_of(path: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields
 
 import jsonargparse
+import numpy as np
 import pytest
 
 from lrl.envs import AtariConfig, EnvConfig, WrapperConfig
@@ -118,6 +119,49 @@ def test_atari_has_no_masks():
 def test_ids_of_the_old_atari_interface_are_refused_with_the_new_one(old):
     with pytest.raises(ConfigError, match="'ALE/Pong-v5'"):
         EnvConfig(id=old)
+
+
+MAPPINGS = {
+    "wrappers": [{"path": "gymnasium.wrappers.ClipReward", "kwargs": {"max_reward": 1.0}}],
+    "atari": {"frame_skip": 4},
+}
+
+
+def test_scripts_may_give_the_forms_of_yaml():
+    wrapper = WrapperConfig("gymnasium.wrappers.ClipReward", {"max_reward": 1.0})
+    assert EnvConfig(**MAPPINGS) == EnvConfig(wrappers=[wrapper])
+    game = EnvConfig("ALE/Pong-v5", atari={"noop_max": 0})  # type: ignore[arg-type]
+    assert game.atari == AtariConfig(noop_max=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"wrappers": [{"paht": "a.B"}]}, r"env\.wrappers\[0\]\.paht is no setting: .* 'path'\?"),
+        ({"wrappers": [{"kwargs": {}}]}, r"env\.wrappers\[0\] is .*, but must have a path"),
+        ({"wrappers": ["a.B"]}, r"env\.wrappers\[0\] is 'a\.B', but must be a mapping"),
+        ({"wrappers": {"path": "a.B"}}, r"env\.wrappers is .*, but must be a list"),
+        ({"wrappers": [{"path": "a.B", "kwargs": 3}]}, r"env\.wrappers\.kwargs is 3, .* a mapping"),
+        ({"atari": {"frameskip": 2}}, r"env\.atari\.frameskip is no setting: .* 'frame_skip'\?"),
+        ({"atari": {"hue": 2}}, r"env\.atari\.hue is no setting: there are frame_skip, max_pool"),
+        ({"atari": 5}, r"env\.atari is 5, but must be a mapping of its settings"),
+        ({"atari": {"noop_max": "0"}}, r"env\.atari\.noop_max is '0', but must be a whole number"),
+        ({"max_episode_steps": "500"}, r"max_episode_steps is '500', .* a whole number or null"),
+        ({"max_episode_steps": 0.5}, r"max_episode_steps is 0\.5, .* a whole number or null"),
+        ({"reward_clip": "1"}, r"env\.reward_clip is '1', but must be a number or null"),
+        ({"frame_stack": True}, r"env\.frame_stack is True, but must be a whole number"),
+        ({"action_masks": 1}, r"env\.action_masks is 1, but must be true or false"),
+        ({"id": None}, r"env\.id is None, but must be a text"),
+    ],
+)
+def test_an_unknown_or_ill_typed_setting_is_named(settings, text):
+    with pytest.raises(ConfigError, match=text):
+        EnvConfig(**settings)
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = EnvConfig(frame_stack=np.int64(2), reward_clip=np.float32(1))  # type: ignore[arg-type]
+    assert (config.frame_stack, config.reward_clip) == (2, 1.0)
 
 
 def test_a_wrapper_needs_a_module():

@@ -1,0 +1,79 @@
+"""Environments made by a function or class of the user's, which is known by its import path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from lrl import safety
+from lrl.types import ConfigError
+
+_MAIN = "__main__"
+_ELSEWHERE = "actors and checkpoints know it by its path alone"
+
+
+def path_of(factory: str | Callable[..., Any]) -> str:
+    """Return the import path of a factory, which may be given itself.
+
+    Raises:
+        ConfigError: It cannot be found again by a path: it is a lambda, a function within another
+            one, a partial or another object.
+    """
+    if isinstance(factory, str):
+        if not all(factory.rpartition(".")[::2]):
+            raise ConfigError(
+                f"env.factory is {factory!r}, but must be a full import path such as "
+                "'my_module.make_env'."
+            )
+        return factory
+    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
+    if getattr(sys.modules.get(str(module)), name, None) is not factory:
+        raise ConfigError(
+            f"env.factory is {factory!r}, but must be a function or class at the top level of a "
+            f"module, since {_ELSEWHERE}: write `def make_env(...)` there, and give its arguments "
+            "in env.kwargs."
+        )
+    return f"{module}.{name}"
+
+
+def find(path: str) -> Callable[..., Any]:
+    """Import a factory.
+
+    Raises:
+        ConfigError: There is none, or `--safe` is on: a function may do anything.
+    """
+    if safety.is_enabled():
+        raise ConfigError(
+            f"env.factory names {path!r}, but --safe allows environments by their ids only: leave "
+            "--safe out if you trust whoever wrote it"
+        )
+    module, _, name = path.rpartition(".")
+    factory = getattr(import_module(module), name, None)
+    if factory is None and module == _MAIN:
+        raise ConfigError(
+            f"env.factory is {path!r}, a function of the script that was started, which is not to "
+            f"be found in this process, and {_ELSEWHERE}: put it into a module of its own."
+        )
+    if not callable(factory):
+        raise ConfigError(
+            f"env.factory is {path!r}, but {module} has no function or class {name!r}."
+        )
+    return factory
+
+
+def check_importable(path: str | Callable[..., Any] | None) -> None:
+    """Check that the processes that this one starts can import a factory, if there is one.
+
+    Raises:
+        ConfigError: It is in the main module, and that is no file: a notebook, for instance.
+    """
+    main = sys.modules[_MAIN]
+    is_file = getattr(main, "__spec__", None) or getattr(main, "__file__", None)
+    if str(path).rpartition(".")[0] == _MAIN and not is_file:
+        raise ConfigError(
+            f"env.factory is {path!r}, which other processes cannot import from a notebook or "
+            "from standard input: put it into a module of its own, or set actors.num_actors to 0 "
+            "(and evaluate inline)."
+        )

@@ -116,7 +116,7 @@ class EvaluationConfig:
         return 0.001 if self.env_for(env).is_atari else 0.0
 
     def max_frames_for(self, env: EnvConfig) -> int:
-        """Return the frames after which an episode is cut off, given the environment of training."""
+        """Return the frames at which an episode is cut off, given the environment of training."""
         own, played = self.max_frames_per_episode, self.env_for(env)
         return min(own, played.atari.max_frames_per_episode) if played.is_atari else own
 

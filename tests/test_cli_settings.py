@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from helpers.training_runs import (
 )
 
 import lrl
+from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
 
 pytestmark = quiet_commands
@@ -47,6 +49,30 @@ MISTAKES = {
         ],
         "exploration.maximum must be between 0 and 1, got 3",
     ),
+    "explorations of actors": (
+        [
+            "--data.exploration",
+            "{class_path: PerActor, init_args: {explorations: [{class_path: Greedy}]}}",
+        ],
+        "exploration.explorations has 1 explorations for 2 actors",
+    ),
+    "unknown setting of evaluation": (
+        ["--data.evaluation.env.max_episod_steps", "500"],
+        "data.evaluation.env.max_episod_steps is no setting: did you mean 'max_episode_steps'?",
+    ),
+    "wrong setting of evaluation": (
+        ["--data.evaluation.env.max_episode_steps", "many"],
+        "data.evaluation.env.max_episode_steps is 'many', but must be a whole number or null",
+    ),
+    "nested setting of evaluation": (
+        ["--data.evaluation.env.atari.noop_max", "0"],
+        "must be a whole number. (On the command line: --data.evaluation.env.atari '{noop_max: .",
+    ),
+    "other actions in evaluation": (
+        ["--data.evaluation.env.kwargs", "{num_contexts: 7}"],
+        "environment with observation_shape (7,) instead of (4,), num_actions 7 instead of 4 in",
+    ),
+    "unknown factory": (["--data.env.factory", "nowhere.make"], "env.factory 'nowhere.make'"),
     "wrong interval": (
         ["--actor_learner.sync_period_learner_steps", "0"],
         "sync_period_learner_steps must be at least 1",
@@ -175,6 +201,25 @@ def test_the_defaults_can_be_printed_and_used(command, project):
     _, again, _ = command("fit", "--config", "defaults.yaml", "--print_config")
     assert yaml.safe_load(again) == yaml.safe_load(printed)
     assert yaml.safe_load(printed)["model"]["optimizer"]["class_path"] == "torch.optim.Adam"
+
+
+def test_the_default_exploration_is_written_out(command):
+    _, printed, _ = command("fit", "--print_config")
+    exploration = yaml.safe_load(printed)["data"]["exploration"]
+    schedule: Any = EpsilonGreedy().schedule
+    assert exploration == {
+        "class_path": "lrl.actors.exploration.EpsilonGreedy",
+        "init_args": {
+            "schedule": {"class_path": "lrl.schedules.Linear", "init_args": vars(schedule)}
+        },
+    }
+    _, printed, _ = command("fit", "--print_config", "--data.exploration.schedule.duration", "7")
+    changed = yaml.safe_load(printed)["data"]["exploration"]["init_args"]["schedule"]["init_args"]
+    assert changed == {**vars(schedule), "duration": 7}
+    _, printed, err = command("fit", "--print_config", "--data.exploration", "Greedy")
+    other = yaml.safe_load(printed)["data"]["exploration"]
+    assert other == {"class_path": "lrl.actors.exploration.Greedy", "init_args": {}}
+    assert err == ""
 
 
 @pytest.mark.parametrize("nothing", ["max_steps", "limit_train_batches"])

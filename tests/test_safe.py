@@ -244,7 +244,11 @@ def named_wrapper(content: dict[str, Any], path: str) -> None:
     content["lrl"]["environment"]["wrappers"] = [{"path": f"{path}.Wrapper", "kwargs": {}}]
 
 
-@pytest.mark.parametrize("name", [named_encoder, named_environment, named_wrapper])
+def named_factory(content: dict[str, Any], path: str) -> None:
+    content["lrl"]["environment"]["factory"] = f"{path}.make"
+
+
+@pytest.mark.parametrize("name", [named_encoder, named_environment, named_wrapper, named_factory])
 @pytest.mark.parametrize("path", ["evil", "torch.utils.data", "os.path", "helpers.odd_envs"])
 def test_a_checkpoint_names_no_code_either(tmp_path, project, monkeypatch, checkpoint, name, path):
     monkeypatch.syspath_prepend(library(project.folder))
@@ -267,6 +271,13 @@ def test_registered_environments_of_others_are_refused_too(monkeypatch):
                 make_spec(EnvConfig(env_id))
     finally:
         del gymnasium.registry["Foreign-v0"], gymnasium.registry["ForeignVector-v0"]
+
+
+@pytest.mark.parametrize("path", ["lrl.envs.toy.Catch", "gymnasium.make", "helpers.factories.fail"])
+def test_no_factory_is_allowed_whosever_it_is(monkeypatch, path):
+    monkeypatch.setenv("LRL_SAFE", "1")
+    with pytest.raises(ConfigError, match=f"env.factory names '{path}', but --safe allows"):
+        make_spec(EnvConfig(factory=path))
 
 
 def test_parts_are_checked_where_they_are_built_too(monkeypatch):

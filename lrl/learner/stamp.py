@@ -44,8 +44,6 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
     played = _settings_of(evaluation.env_for(env), gaps)
     trained = _settings_of(env, [])
     other = {name: value for name, value in trained.items() if value != played.get(name)}
-    if other:
-        training["environment"] = other
     return {
         "format": _FORMAT,
         "protocol": evaluation.protocol_for(env),
@@ -57,7 +55,7 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
             "episodes": evaluation.episodes,
             "first_seed": VALIDATION_SEED,
         },
-        "training": training,
+        "training": {**training, **({"environment": other} if other else {})},
         **machine(),
     }
 

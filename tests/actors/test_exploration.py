@@ -16,7 +16,9 @@ from lrl.actors.exploration import (
     Exploration,
     Greedy,
     Mixture,
+    PerActor,
 )
+from lrl.actors.slot import ActorSlot
 from lrl.schedules import Constant, Linear
 from lrl.types import ConfigError
 
@@ -104,6 +106,8 @@ def test_every_epsilon_is_a_probability(exploration: Exploration, count: int, en
         (lambda: EpsilonLadder(alpha=-1.0), "alpha"),
         (lambda: EpsilonLadder(alpha=math.nan), "alpha"),
         (lambda: EpsilonLadder(alpha=math.inf), "alpha"),  # 0 * inf is NaN
+        (lambda: PerActor([]), "explorations must be a list of explorations"),
+        (lambda: PerActor([Greedy(), 0.1]), "explorations must be a list of explorations"),
         (lambda: Mixture(Greedy(), Greedy(), Constant(1.5)), r"share \(its start\)"),
         (lambda: Mixture(Greedy(), Greedy(), Linear(0.0, -1.0, 9)), r"share \(its end\)"),
     ],
@@ -114,7 +118,7 @@ def test_refuses_what_is_no_probability(build, name: str):
 
 
 def test_explorations_travel_to_actors():
-    for exploration in (EpsilonGreedy(), EpsilonSpread(), EpsilonLadder()):
+    for exploration in (EpsilonGreedy(), EpsilonSpread(), EpsilonLadder(), TWO):
         assert pickle.loads(pickle.dumps(exploration)) == exploration
 
 
@@ -128,6 +132,72 @@ def test_a_mixture_shows_the_mean_epsilon():
     assert all_epsilons(mixture, 2, env_steps=0) == [0.2, 0.4]
     assert all_epsilons(mixture, 2, env_steps=25) == pytest.approx([0.15, 0.3])
     assert all_epsilons(mixture, 2, env_steps=100) == [0.0, 0.0]
+
+
+# --- one for each actor ---------------------------------------------------------------------
+
+TWO = PerActor([EpsilonGreedy(Linear(1.0, 0.0, 100)), EpsilonSpread(0.1, 0.4)])
+
+
+def test_each_actor_has_the_epsilons_of_its_own_exploration():
+    # 2 actors of 4 environments; the spread of the second is over its own four: 0.1 + 0.3 * i / 3.
+    assert all_epsilons(TWO, 8, env_steps=25) == pytest.approx([0.75] * 4 + [0.1, 0.2, 0.3, 0.4])
+    for actor, expected in ((0, [0.75] * 4), (1, [0.1, 0.2, 0.3, 0.4])):
+        slot = ActorSlot(0, actor=actor, num_actors=2, envs_per_actor=4)
+        epsilons = TWO.epsilons(25, slot.environments, slot.total_environments)
+        assert epsilons.tolist() == pytest.approx(expected)
+        groups = [
+            TWO.epsilons(25, group.environments, group.total_environments).tolist()
+            for group in slot.split(2)
+        ]
+        assert groups == [pytest.approx(expected[:2]), pytest.approx(expected[2:])]
+
+
+def test_actors_are_counted_over_all_ranks():
+    exploration = PerActor([EpsilonGreedy(Constant(actor / 4)) for actor in range(4)])
+    for rank, actor in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        slot = ActorSlot(0, rank, 2, actor, num_actors=2, envs_per_actor=3)
+        epsilons = exploration.epsilons(0, slot.environments, slot.total_environments)
+        assert epsilons.tolist() == [(2 * rank + actor) / 4] * 3
+
+
+def test_an_actor_acts_as_if_its_exploration_were_the_only_one():
+    q = np.random.default_rng(1).random((4, 3)).astype(np.float32)
+    mask = np.array([[True, True, False]] * 4)
+    slot = ActorSlot(0, actor=1, num_actors=2, envs_per_actor=4)
+    for allowed in (None, mask):
+        one, other = (
+            exploration.select(q, 7, places, total, np.random.default_rng(2), allowed)
+            for exploration, places, total in (
+                (TWO, slot.environments, slot.total_environments),
+                (EpsilonSpread(0.1, 0.4), np.arange(4), 4),
+            )
+        )
+        assert one.tolist() == other.tolist()
+
+
+def test_environments_of_several_actors_may_be_asked_for_at_once():
+    q = np.zeros((4, 50), np.float32)
+    q[:, 7] = 1.0
+    extremes = PerActor([Greedy(), EpsilonGreedy(Constant(1.0))])
+    actions = extremes.select(q, 0, np.array([2, 0, 3, 1]), 4, np.random.default_rng(0))
+    assert actions[[1, 3]].tolist() == [7, 7]  # environments 0 and 1 are the first actor's
+    assert (actions[[0, 2]] != 7).all()
+
+
+@pytest.mark.parametrize(
+    "exploration", [TWO, Mixture(Greedy(), TWO, Constant(0.5)), Mixture(TWO, Greedy(), Constant(0))]
+)
+def test_another_number_of_actors_is_refused(exploration: Exploration):
+    exploration.check_actors(2)
+    with pytest.raises(ConfigError, match=r"has 2 explorations for 3 actors: give one for each"):
+        exploration.check_actors(3)
+
+
+def test_an_exploration_within_has_one_actor():
+    PerActor([PerActor([Greedy()]), Greedy()]).check_actors(2)
+    with pytest.raises(ConfigError, match="has 2 explorations for 1 actors"):
+        PerActor([TWO, Greedy()]).check_actors(2)
 
 
 # --- select ---------------------------------------------------------------------------------

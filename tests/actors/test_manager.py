@@ -12,9 +12,10 @@ from helpers.managed_actors import VERSION, Learner, faulty
 from helpers.odd_envs import Witness
 from helpers.training_runs import wait_for
 
-from lrl.actors.exploration import EpsilonSpread
+from lrl.actors.exploration import EpsilonGreedy, EpsilonSpread, Greedy, PerActor
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig
+from lrl.schedules import Constant
 from lrl.testing import LedgerEnv
 from lrl.types import RowKind
 
@@ -53,6 +54,21 @@ def test_actors_start_as_they_are_told(learner, monkeypatch, start_method, actor
         expected = 0.75 * epsilons[2 * actor : 2 * actor + 2]  # 1 of 4 random actions is greedy
         np.testing.assert_allclose(different, expected, atol=0.25)  # 5 standard deviations
         assert actor > 0 or different[0] == 0
+
+
+def test_each_actor_may_have_an_exploration_of_its_own(learner):
+    exploration = PerActor([Greedy(), EpsilonGreedy(Constant(1.0))])
+    env = EnvConfig(id="helpers.odd_envs:Witness-v0")
+    made = learner(env, exploration, num_actors=2, envs_per_actor=2)
+    made.take_until(lambda: made.all_acted(60), "60 steps of each actor")
+    deviates = []
+    for actor in range(2):
+        frames = made.column(actor, "frame")
+        with torch.no_grad():
+            greedy = made.network.q_values(torch.from_numpy(frames)).argmax(1).numpy()
+        deviates.append((made.column(actor, "action") != greedy).mean())
+    assert deviates[0] == 0
+    assert deviates[1] == pytest.approx(0.75, abs=0.25)  # 1 of 4 random actions is greedy
 
 
 def test_a_stalled_learner_blocks_actors_and_loses_nothing(learner):

@@ -1,8 +1,8 @@
 """Environments made by a function or class of the user's, given by path or itself."""
 
 import functools
-import os
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
@@ -98,8 +98,7 @@ def test_what_has_no_path_is_refused(given):
         ({"factory": PATH, "atari": AtariConfig(noop_max=0)}, r"env\.atari\.noop_max is 0"),
         (
             {"factory": PATH, "id": "ALE/Pong-v5"},
-            r"env\.id is 'ALE/Pong-v5', but must be a name that does not begin with ALE/, since "
-            rf"env\.factory is '{PATH}'",
+            rf"env\.id is 'ALE/Pong-v5', .* not begin with ALE/, since env\.factory is '{PATH}'",
         ),
     ],
 )

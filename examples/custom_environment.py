@@ -2,7 +2,8 @@
 
     python examples/custom_environment.py [--max-steps 1500]
 
-Registering at import time is what lets every actor process find the environment.
+Registering at import time is what lets every actor process find the environment. Without
+registering, `lrl.EnvConfig(factory=Corridor, max_episode_steps=50)` would do as well.
 """
 
 import argparse

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.command_line import Project
 from helpers.factories import make_corridor
 from helpers.filmed_envs import DIARY
 from helpers.training_runs import background, make_run, quiet, small_data
@@ -248,6 +249,36 @@ def test_actors_and_the_evaluator_build_what_a_factory_makes(tmp_path: Path, mon
     assert set(lengths) <= {3.0, 20.0}  # right all the way, or never there
     monkeypatch.setattr(safety, "_trusted", {"helpers.factories"})
     assert load_agent(run.checkpoint("last")).env.id == FACTORY
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
+def test_the_command_line_takes_both(tmp_path: Path, monkeypatch, capsys):
+    project = Project(tmp_path)
+    monkeypatch.setattr(safety, "_trusted", set())
+    settings = (
+        "--data.env", f"{{factory: {FACTORY}, kwargs: {{length: 3}}, max_episode_steps: 6}}",
+        "--data.evaluation.env.max_episode_steps", "20", "--data.evaluation.epsilon", "1",
+        "--data.actors.num_actors", "0", "--trainer.enable_progress_bar", "false",
+    )  # fmt: skip
+    base = project.folder / "base.yaml"
+    base.write_text(base.read_text().replace("env: {id: lrl/Identity-v0, kwargs: {length: 5}}", ""))
+    code, _, err = project.call(monkeypatch, capsys, "fit", "--config", "base.yaml", *settings)
+    assert code in (None, 0), err
+    config = str(project.runs / "version_0" / "config.yaml")
+    where = ("--config", config, "--ckpt_path", "last")
+    code, tested, err = project.call(monkeypatch, capsys, "test", *where)
+    assert code in (None, 0), err
+    length = float(tested.partition("length ")[2].partition("\n")[0])
+    assert length > 6  # as training's episodes never are
+    named = ("--name", "small", "--ckpt_path", "last", "--episodes", "6")
+    code, _, err = project.call(monkeypatch, capsys, "evaluate", *named)
+    assert (code, "--modules helpers.factories" in err) == (2, True)
+    code, scored, err = project.call(
+        monkeypatch, capsys, "evaluate", *named, "--modules", "helpers.factories"
+    )
+    assert code in (None, 0), err
+    assert f" {length:.1f} " in scored
 
 
 def test_a_factory_of_a_notebook_is_refused_where_actors_need_it(tmp_path: Path, monkeypatch):

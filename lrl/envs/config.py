@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import gymnasium
+
 from lrl.envs.factory import path_of
 from lrl.envs.settings import build, check_known, check_types
 from lrl.types import ConfigError
@@ -223,11 +225,12 @@ class EnvConfig:
         object.__setattr__(self, "factory", path)
         if self.id == EnvConfig.id:
             object.__setattr__(self, "id", path)
+        is_taken = self.is_atari or ":" in self.id or self.id in gymnasium.registry
         _require(
-            not self.is_atari,
+            not is_taken,
             "id",
             self.id,
-            f"a name that does not begin with {ATARI_PREFIX}, since env.factory is {path!r}",
+            f"a name of your own, not that of another environment, since env.factory is {path!r}",
         )
 
     def _refuse_ignored_by_atari(self) -> None:

@@ -96,10 +96,9 @@ def test_what_has_no_path_is_refused(given):
         ({"factory": "make_env"}, r"env\.factory is 'make_env', but must be a full import path"),
         ({"factory": 3}, r"env\.factory is 3, but must be a text or a function or class or null"),
         ({"factory": PATH, "atari": AtariConfig(noop_max=0)}, r"env\.atari\.noop_max is 0"),
-        (
-            {"factory": PATH, "id": "ALE/Pong-v5"},
-            rf"env\.id is 'ALE/Pong-v5', .* not begin with ALE/, since env\.factory is '{PATH}'",
-        ),
+        ({"factory": PATH, "id": "ALE/Pong-v5"}, "env.id is 'ALE/Pong-v5', .* a name of your own"),
+        ({"factory": PATH, "id": "Acrobot-v1"}, "env.id is 'Acrobot-v1', .* not that of another"),
+        ({"factory": PATH, "id": "a:b"}, rf"env.id is 'a:b', .* since env\.factory is '{PATH}'"),
     ],
 )
 def test_settings_that_do_not_fit_a_factory_are_refused(settings, text):

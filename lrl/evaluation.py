@@ -132,6 +132,10 @@ class EvaluationConfig:
         return names.pop() if len(names) == 1 else CUSTOM
 
 
+SPACES = ("observation_shape", "observation_dtype", "num_actions")
+"""What of an `EnvSpec` an agent is bound to."""
+
+
 def check_same_spaces(trained: EnvSpec, played: EnvSpec) -> None:
     """Check that an agent can be evaluated in an environment other than that of its training.
 
@@ -144,7 +148,7 @@ def check_same_spaces(trained: EnvSpec, played: EnvSpec) -> None:
     """
     differing = [
         f"{name} {getattr(played, name)} instead of {getattr(trained, name)}"
-        for name in ("observation_shape", "observation_dtype", "num_actions")
+        for name in SPACES
         if getattr(played, name) != getattr(trained, name)
     ]
     if differing:

@@ -91,7 +91,7 @@ def test_the_settings_that_differ_are_put_over_those_of_training(name: str):
         (EnvConfig(), {"frame_stak": 2}, "frame_stak is no setting: did you mean 'frame_stack'?"),
         (EnvConfig(), {"frame_stack": 0}, "frame_stack is 0, but must be at least 1"),
         (EnvConfig(), {"frame_stack": 2.5}, "frame_stack is 2.5, but must be a whole number"),
-        (EnvConfig(), {"id": 3}, "id is 3, but must be a text"),
+        (EnvConfig(), {"id": 3}, "id is 3, but must be text"),
         (EnvConfig(), {"kwargs": 3}, "kwargs is 3, but must be a mapping"),
         (EnvConfig(), {"wrappers": [{}]}, "wrappers[0] is {}, but must have a path"),
         (EnvConfig(), {"atari": {"noop_max": 0}}, "atari.noop_max is 0, but must be 30 for Cart"),
@@ -174,6 +174,12 @@ def test_the_path_of_a_factory_is_in_the_stamp_and_comes_back_if_it_is_trusted(m
     assert env_of(stamp).factory == "helpers.factories.Corridor"  # a class is what it is
 
 
+def test_a_function_of_a_script_is_named_as_such():
+    stamp = stamp_of(EnvConfig(factory="__main__.make_env"))
+    with pytest.raises(ConfigError, match="of the script that trained it: put it into a module"):
+        env_of(stamp)
+
+
 @pytest.mark.parametrize("path", ["os.system", "subprocess.run", "gymnasium.make", "lrl.cli.run"])
 def test_a_checkpoint_cannot_have_any_function_called(path: str):
     stamp = stamp_of(IDENTITY)
@@ -209,6 +215,18 @@ def test_every_episode_of_evaluation_is_of_its_environment(tmp_path: Path, mode)
     assert score.episodes.lengths.tolist() == [9, 9, 9]
     (tested,) = run.trainer.validate(run.module, datamodule=data, verbose=False)
     assert tested["eval/length_mean"] == 9
+
+
+@pytest.mark.filterwarnings("ignore:.* gives info.'action_mask'., which is not used")
+def test_what_is_no_space_may_differ(tmp_path: Path):
+    data = small_data(
+        env=EnvConfig("lrl/Masked-v0", action_masks=True),
+        evaluation=EvaluationConfig(2, 2, env={"action_masks": False}),
+    )
+    run = make_run(tmp_path, data=data).fit()
+    (score,) = evaluate([str(run.checkpoint("last"))], episodes=2)
+    assert score.stamp["environment"]["action_masks"] is False
+    assert trained_in(score.stamp)["action_masks"] is True
 
 
 def test_a_film_shows_it_too(tmp_path: Path, monkeypatch):

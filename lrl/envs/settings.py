@@ -20,7 +20,7 @@ _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool, np.bool_), "true or false"),
     int: ((Integral,), "a whole number"),
     float: ((Real,), "a number"),
-    str: ((str,), "a text"),
+    str: ((str,), "text"),
     dict: ((Mapping,), "a mapping"),
     list: ((list, tuple), "a list"),
     Callable: ((Callable,), "a function or class"),  # type: ignore[dict-item]

@@ -211,12 +211,18 @@ def _check_factory(path: str) -> None:
     found = getattr(sys.modules.get(module), name, None)
     if isinstance(found, type) and issubclass(found, gymnasium.Env):
         return
-    if not safety.is_trusted(module):
+    if safety.is_trusted(module):
+        return
+    if module == "__main__":
         raise ConfigError(
-            f"the checkpoint's environment is made by {path}, which may be any function: if you "
-            f"trust it, name its module (on the command line: --modules {module}; in a script: "
-            f"lrl.safety.trust({module!r}))"
+            f"the checkpoint's environment is made by {path}, of the script that trained it: put "
+            f"it into a module of its own, or call lrl.safety.trust({module!r}) in that script"
         )
+    raise ConfigError(
+        f"the checkpoint's environment is made by {path}, which may be any function: if you trust "
+        f"it, name its module (on the command line: --modules {module}; in a script: "
+        f"lrl.safety.trust({module!r}))"
+    )
 
 
 def _settings_of(env: EnvConfig, gaps: list[str]) -> dict[str, Any]:

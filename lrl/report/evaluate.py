@@ -13,7 +13,7 @@ import torch
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import make_spec
 from lrl.envs.protocols import protocol_name
-from lrl.evaluation import TEST_SEED, run_episodes
+from lrl.evaluation import SPACES, TEST_SEED, run_episodes
 from lrl.interrupt import interrupt
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.report.scores import (
@@ -147,9 +147,9 @@ def _check_spec(agent: Agent, found: EnvSpec) -> None:
     trained = agent.module.env_spec
     assert trained is not None
     other = [
-        f"{name} {value}, here {getattr(found, name)}"
-        for name, value in vars(trained).items()
-        if value != getattr(found, name)
+        f"{name} {getattr(trained, name)}, here {getattr(found, name)}"
+        for name in SPACES
+        if getattr(trained, name) != getattr(found, name)
     ]
     if other:
         raise ConfigError(

@@ -117,7 +117,7 @@ class GymStage(Stage):
     """
 
     def __init__(self, config: EnvConfig) -> None:
-        self._id = config.id
+        self._source = config.source
         if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else SDL complains of no screen
         with warnings.catch_warnings():  # what follows says it better
@@ -149,7 +149,7 @@ class GymStage(Stage):
         return picture.astype(np.uint8)
 
     def _no_pictures(self, reason: str) -> ConfigError:
-        return ConfigError(f"env.id {self._id!r} cannot be filmed: {reason}")
+        return ConfigError(f"{self._source} cannot be filmed: {reason}")
 
 
 def make_stage(config: EnvConfig) -> Stage:

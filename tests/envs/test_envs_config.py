@@ -137,7 +137,7 @@ def test_scripts_may_give_the_forms_of_yaml():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"wrappers": [{"paht": "a.B"}]}, r"env\.wrappers\[0\]\.paht is no setting: .* 'path'\?"),
+        ({"wrappers": [{"pathh": "a.B"}]}, r"env\.wrappers\[0\]\.pathh is no setting: .* 'path'\?"),
         ({"wrappers": [{"kwargs": {}}]}, r"env\.wrappers\[0\] is .*, but must have a path"),
         ({"wrappers": ["a.B"]}, r"env\.wrappers\[0\] is 'a\.B', but must be a mapping"),
         ({"wrappers": {"path": "a.B"}}, r"env\.wrappers is .*, but must be a list"),
@@ -151,7 +151,7 @@ def test_scripts_may_give_the_forms_of_yaml():
         ({"reward_clip": "1"}, r"env\.reward_clip is '1', but must be a number or null"),
         ({"frame_stack": True}, r"env\.frame_stack is True, but must be a whole number"),
         ({"action_masks": 1}, r"env\.action_masks is 1, but must be true or false"),
-        ({"id": None}, r"env\.id is None, but must be a text"),
+        ({"id": None}, r"env\.id is None, but must be text"),
     ],
 )
 def test_an_unknown_or_ill_typed_setting_is_named(settings, text):

@@ -94,7 +94,7 @@ def test_what_has_no_path_is_refused(given):
     ("settings", "text"),
     [
         ({"factory": "make_env"}, r"env\.factory is 'make_env', but must be a full import path"),
-        ({"factory": 3}, r"env\.factory is 3, but must be a text or a function or class or null"),
+        ({"factory": 3}, r"env\.factory is 3, but must be text or a function or class or null"),
         ({"factory": PATH, "atari": AtariConfig(noop_max=0)}, r"env\.atari\.noop_max is 0"),
         ({"factory": PATH, "id": "ALE/Pong-v5"}, "env.id is 'ALE/Pong-v5', .* a name of your own"),
         ({"factory": PATH, "id": "Acrobot-v1"}, "env.id is 'Acrobot-v1', .* not that of another"),

@@ -47,13 +47,13 @@ GRADIENT_CLIPS = {
     "dueling_double_dqn": 10.0,
     "rainbow": 10.0,
 }
-# RMSProp's eps outside the root: the root of the paper's, divided by 32 where its gradients are sums.
+# RMSProp's eps outside the root: the root of the paper's, over 32 where its gradients are sums.
 ROOT_EPS = {
     "apex": math.sqrt(1.5e-7),
     "double_dqn": math.sqrt(0.01) / 32,
     "dqn": math.sqrt(0.01) / 32,
     "dueling_double_dqn": math.sqrt(0.01) / 32,
-    "prioritized": math.sqrt(0.01) / 32 / 4,
+    "prioritized": math.sqrt(0.01) / 32,
 }
 NOISE = {"beyond_the_rainbow": 0.5, "data_efficient_rainbow": 0.1, "rainbow": 0.5}
 HIDDEN_SIZES = {"data_efficient_rainbow": 256}

@@ -18,6 +18,12 @@ def main() -> None:
 
         print(f"lrl {__version__}")
         return
+    from lrl.command_list import answer, own_commands
+
+    if answered := answer(sys.argv[1:]):
+        text, code = answered
+        print(text, file=sys.stderr if code else sys.stdout)
+        sys.exit(code)
     safe = "--safe" in sys.argv[1:] or os.environ.get("LRL_SAFE", "") not in ("", "0")
     _set_path(safe)
     from lrl import commands, safety
@@ -25,7 +31,7 @@ def main() -> None:
     if safe:
         sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "--safe"]
         safety.enable()
-    if sys.argv[1:] and sys.argv[1] in commands.COMMANDS:
+    if sys.argv[1:] and sys.argv[1] in own_commands():
         sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
     from lrl.cli import run
 

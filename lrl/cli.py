@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.logging import log_configuration
 from lrl.checkpoint_io import SaveError
-from lrl.commands import COMMANDS, configure_logging, report_mistake
+from lrl.commands import configure_logging, report_mistake
 from lrl.ending import StoppedError, ending
 from lrl.evaluator import EvaluatorError
 from lrl.learner import DQN, ReplayDataModule
@@ -39,6 +37,7 @@ from lrl.learner.trainer_checks import (
 )
 from lrl.mistakes import check_settings
 from lrl.outcome import Outcome, callback_of
+from lrl.quiet import quieten_command_line
 from lrl.report.scores import describe
 from lrl.runs import new_version, resolve_checkpoint, versions
 from lrl.types import ConfigError
@@ -94,7 +93,6 @@ class LrlCLI(LightningCLI):
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
-        further = ", ".join(f"{name} ({command.summary})" for name, command in COMMANDS.items())
         super().__init__(
             DQN,
             ReplayDataModule,
@@ -112,9 +110,6 @@ class LrlCLI(LightningCLI):
             parser_kwargs={
                 "prog": "lrl",
                 "description": "Train and evaluate value-based agents.",
-                "epilog": f"Further commands, each with its own --help: {further}. With --safe, "
-                "before any command, only the code of a few packages may be named "
-                "(docs/security.md).",
             },
         )
 
@@ -237,21 +232,10 @@ class LrlCLI(LightningCLI):
             print(describe(checkpoint, self.datamodule.stamp(), self.model.evaluated))
 
 
-def _quieten() -> None:
-    """Leave out what a user of lrl can do nothing about."""
-    warnings.filterwarnings("ignore", message="Experiment logs directory .* exists")
-    warnings.filterwarnings("ignore", message=".*(LeafSpec|all_gather).*deprecated")
-    warnings.filterwarnings("ignore", message="The number of training batches .* is smaller")
-    warnings.filterwarnings("ignore", message="You called `self.log.*no logger configured")
-    warnings.filterwarnings("ignore", message=r"It is recommended to use `self.log\('eval/")
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch"):
-        logging.getLogger(name).addFilter(lambda record: "litlogger" not in record.getMessage())
-
-
 def run() -> int:
     """Run the command line; return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM, ..."""
     configure_logging()
-    _quieten()
+    quieten_command_line()
     set_parsing_settings(docstring_parse_attribute_docstrings=True, **safety.parser_settings())
     outcome = Outcome()
     try:

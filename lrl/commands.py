@@ -7,7 +7,6 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -15,6 +14,7 @@ from typing import Any, get_origin, get_type_hints
 from jsonargparse import ArgumentError, ArgumentParser
 
 from lrl import outputs, safety
+from lrl.command_list import own_commands
 from lrl.ending import ending
 from lrl.mistakes import sentence
 from lrl.runs import resolve_checkpoint
@@ -24,30 +24,11 @@ CONFIG_ERROR = 2
 """Exit code of all commands; those of signals are `lrl.ending`'s."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """A module, imported when its command is asked for, with a function of the command's name.
-
-    The function takes what it needs by name; `ckpt_path`, a path or a sequence of paths, may be
-    `best` or `last`. Its docstring is the command's help.
-    """
-
-    module: str
-    summary: str
-
-
-COMMANDS = {
-    "bench": Command("lrl.benchmark.bench", "measure the parts of lrl on this machine"),
-    "evaluate": Command("lrl.report.evaluate", "score checkpoints, with statistics and files"),
-    "play": Command("lrl.video.play", "film the agent of a checkpoint"),
-}
-
-
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Run a command of `COMMANDS` and return the exit code."""
+    """Run a command of `own_commands` and return the exit code."""
     configure_logging()
     try:
-        function = getattr(import_module(COMMANDS[name].module), name)
+        function = getattr(import_module(own_commands()[name]), name)
         settings = read_arguments(name, function, arguments)
         outputs.tell()
         with ending.raising():

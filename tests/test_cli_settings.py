@@ -161,14 +161,6 @@ def test_the_version_is_told_without_importing_lightning():
     assert result.stdout.splitlines() == [f"lrl {lrl.__version__}", "[]"]
 
 
-def test_help_lists_the_subcommands(command):
-    code, out, _ = command("--help")
-    assert code == 0
-    assert "Train and evaluate value-based agents." in out
-    for subcommand in ("fit", "validate", "test"):
-        assert f"\n    {subcommand}" in out
-
-
 def test_help_of_fit_explains_settings_with_their_units(command):
     code, out, _ = command("fit", "--help")
     assert code == 0

@@ -19,7 +19,9 @@ from lrl import commands
 from lrl.__main__ import main
 from lrl.benchmark.chaos_checkpoints import some_checkpoint
 from lrl.checkpoint_io import write_checkpoint
-from lrl.commands import COMMANDS, read_arguments
+from lrl.cli import LrlCLI
+from lrl.command_list import COMMANDS, own_commands
+from lrl.commands import read_arguments
 from lrl.report import evaluate as evaluating
 
 pytestmark = quiet_commands
@@ -124,9 +126,9 @@ def test_own_parts_are_imported_when_their_module_is_named(command, checkpoint, 
     assert "helpers.odd_networks" in sys.modules
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", own_commands())
 def test_every_command_is_a_function_that_explains_all_it_takes(name, command):
-    function = getattr(import_module(COMMANDS[name].module), name)
+    function = getattr(import_module(own_commands()[name]), name)
     code, out, _ = command(name, "--help")
     assert code == 0
     assert out.startswith(f"usage: lrl {name} ")
@@ -156,12 +158,29 @@ def test_one_checkpoint_or_many_is_what_the_function_says(tmp_path: Path):
     assert read_arguments("many", many, arguments) == {"ckpt_path": [str(path)]}
 
 
-def test_help_lists_these_commands_too(command):
-    code, out, _ = command("--help")
-    assert code == 0
-    text = " ".join(out.split())
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",), ("--safe", "--help")])
+def test_without_a_command_there_is_a_list_of_all(command, arguments):
+    code, out, err = command(*arguments)
+    assert (code, err) == (0, "")
     for name, entry in COMMANDS.items():
-        assert f"{name} ({entry.summary})" in text
+        assert f"  {name:<10}  {entry.summary}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("fti", "fit"), ("eval", "evaluate"), ("paly", "play"), ("train", None), ("xyz", None)],
+)
+def test_a_misspelt_command_is_told_the_nearest_and_all(command, typed, meant):
+    code, out, err = command(typed, "--config", "base.yaml")
+    assert (code, out) == (2, "")
+    error, *rest = err.splitlines()
+    ending = f": did you mean {meant!r}?" if meant else ""
+    assert error == f"lrl: error: there is no command {typed!r}{ending}"
+    assert all(any(line.startswith(f"  {name} ") for line in rest) for name in COMMANDS)
+
+
+def test_the_list_names_the_commands_there_are(command):
+    assert set(LrlCLI.subcommands()) | set(own_commands()) == set(COMMANDS)
 
 
 def test_modules_in_the_current_folder_are_found_after_all_others(monkeypatch, tmp_path):

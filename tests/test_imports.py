@@ -35,12 +35,14 @@ def test_actors_asking_a_server_import_neither_torch_nor_lightning():
     assert loaded_after("lrl", *(f"lrl.{m}" for m in modules), "lrl.actors.process") == []
 
 
-def test_the_version_needs_neither():
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], [], ["misspelt"]])
+def test_what_is_asked_of_lrl_itself_needs_neither(arguments):
     code = (
-        "import json, sys, lrl.__main__\n"
-        "sys.argv = ['lrl', '--version']\n"
+        "import contextlib, json, sys, lrl.__main__\n"
+        f"sys.argv = ['lrl', *{arguments}]\n"
         "sys.stdout, out = sys.stderr, sys.stdout\n"
-        "lrl.__main__.main()\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    lrl.__main__.main()\n"
         f"print(json.dumps([m for m in {HEAVY} if m in sys.modules]), file=out)"
     )
     assert list(run_python(code)) == []

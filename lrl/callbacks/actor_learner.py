@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import lightning as L
+from lightning.fabric.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation, batches_in
+from lrl.callbacks.introduction import introduction, replace_defaults
 from lrl.callbacks.logging import let_loggers_fail
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.requeue import SlurmRequeue
@@ -34,6 +36,8 @@ class ActorLearnerCallback(Checkpoint):
     It is a Lightning `Checkpoint` with `best_model_path`, so the Trainer adds none of its own and
     `ckpt_path="best"` finds the best weights. Where the Trainer has no integer
     `limit_train_batches`, an epoch becomes as long as the evaluation interval (or 1000 steps).
+    Lightning's own bar gives way to `RLProgressBar`, and its table of layers to three lines of
+    lrl's; a subclass of them stays.
 
     Args:
         sync_period_learner_steps: Learner steps between two versions of the actors' weights; to be
@@ -141,9 +145,14 @@ class ActorLearnerCallback(Checkpoint):
             if not isinstance(trainer.limit_train_batches, int):
                 learner_steps = self.evaluation.interval_learner_steps or 1000
                 trainer.limit_train_batches = batches_in(trainer, pl_module, learner_steps)
+            replace_defaults(trainer, pl_module, stage)
             interrupt.install()
             let_loggers_fail(trainer)
             self.requeue.setup(trainer, pl_module, stage)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Say what is trained."""
+        rank_zero_info(introduction(trainer, pl_module))
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the replay, then forward to the parts."""

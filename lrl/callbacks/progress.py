@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
-from lrl.callbacks.actor_learner import ActorLearnerCallback
+from lrl.callbacks.throughput import Throughput
 from lrl.learner.checks import callbacks_of
 from lrl.learner.datamodule import dataset_of
 from lrl.types import ConfigError
@@ -35,7 +35,7 @@ class RLProgressBar(ProgressBar):
         self.refresh_seconds = refresh_seconds
         self._enabled = True
         self._bar: tqdm | None = None
-        self._metrics: ActorLearnerCallback | None = None
+        self._throughput: Throughput | None = None
         self._shown_at = 0.0
 
     def disable(self) -> None:
@@ -50,9 +50,8 @@ class RLProgressBar(ProgressBar):
         """Open the bar."""
         if not self._enabled:
             return
-        self._metrics = next(
-            (c for c in callbacks_of(trainer) if isinstance(c, ActorLearnerCallback)), None
-        )
+        found = (getattr(c, "throughput", None) for c in callbacks_of(trainer))
+        self._throughput = next((t for t in found if isinstance(t, Throughput)), None)
         terminal = sys.stderr.isatty()
         self._interval = self.refresh_seconds * (1 if terminal else 10)
         self._bar = tqdm(
@@ -94,7 +93,7 @@ class RLProgressBar(ProgressBar):
 
     def text(self, trainer: L.Trainer) -> str:
         """Return what follows the step count."""
-        latest = self._metrics.throughput.latest if self._metrics else {}
+        latest = self._throughput.latest if self._throughput else {}
         evaluation = trainer.callback_metrics.get("eval/return_mean")
         dataset = dataset_of(trainer)
         parts = [

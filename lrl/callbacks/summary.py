@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_info, rank_zero_only
 
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
@@ -140,7 +140,7 @@ class RunSummary(L.Callback):
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)
         whose = f"rank 0 of {trainer.world_size}\n" if trainer.world_size > 1 else ""
-        _log.info("%s%s\n%s", whose, actor_table(actors), self.verdict)
+        rank_zero_info(f"{whose}{actor_table(actors)}\n{self.verdict}")
 
 
 def actor_table(actors: Sequence[ActorStatistics]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from typing import Any
 
 import gymnasium
@@ -39,12 +38,11 @@ from lrl.learner.threads import MOST_THREADS, share_cores
 from lrl.learner.trainer_checks import check_trainer
 from lrl.memory import keep_freed_memory
 from lrl.networks.q_network import QNetwork, vector_size
+from lrl.quiet import quieten
 from lrl.recipe import blamed_on
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
 from lrl.transport import WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
-
-_log = logging.getLogger(__name__)
 
 
 class ReplayDataModule(L.LightningDataModule):
@@ -63,6 +61,9 @@ class ReplayDataModule(L.LightningDataModule):
         evaluation: Evaluation episodes.
         learner_threads: Threads of torch in the learner; None leaves the actors one core each.
         seed: Seed of actors and of sampling. Network weights follow torch's global generator.
+
+    Attributes:
+        threads: Threads of torch that the learner has.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class ReplayDataModule(L.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        quieten()  # here, since a Trainer speaks as soon as it is made
         if learner_threads is not None and not 1 <= learner_threads <= MOST_THREADS:
             raise ConfigError(
                 f"data.learner_threads must be at least 1 and at most {MOST_THREADS}, got "
@@ -99,7 +101,7 @@ class ReplayDataModule(L.LightningDataModule):
         self.store: WeightStore | None = None
         self._env_spec: EnvSpec | None = None
         self._threads_before: int | None = None
-        self._threads = torch.get_num_threads()
+        self.threads = torch.get_num_threads()
 
     @property
     def env_spec(self) -> EnvSpec:
@@ -166,12 +168,11 @@ class ReplayDataModule(L.LightningDataModule):
         busy = self.actors.num_actors + self.inference.busy_threads
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
-        self._threads = torch.get_num_threads()
+        self.threads = torch.get_num_threads()
         keep_freed_memory()
         if self.dataset is None:
             self._build_dataset(spec, sampler)
         if self._trainer().is_global_zero:
-            _log.info("protocol of its scores: %s", self.evaluation.protocol_for(self.env))
             announce_ranks(self._trainer(), self.replay.batch_size)
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
@@ -265,7 +266,7 @@ class ReplayDataModule(L.LightningDataModule):
             env_steps=env_steps,
             frames=env_steps * self.env_spec.frame_skip,
         )
-        stamp["hardware"]["torch_threads"] = self._threads  # the summary is written after `close`
+        stamp["hardware"]["torch_threads"] = self.threads  # the summary is written after `close`
         return stamp
 
     def check(self) -> None:

@@ -5,29 +5,29 @@ from __future__ import annotations
 import os
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 MOST_THREADS = 1024
 """More threads than cores never help, and the system may refuse very many."""
 
 
 def share_cores(threads: int | None, ranks: int, busy: int) -> int:
-    """Set the learner's threads, say how many, and return how many there were before.
+    """Set the learner's threads and return how many there were before.
 
     Args:
         threads: Number asked for; None leaves each actor, inference server and evaluator a core.
         ranks: Learners on this machine.
         busy: Threads that the actors, inference servers and evaluator of each of them keep busy.
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = threads or default_learner_threads((cpus or 1) // ranks, busy)
+    threads = threads or default_learner_threads(available_cores() // ranks, busy)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    rank_zero_info(
-        f"learner: {threads} torch thread(s) on {cpus} core(s) beside {busy} thread(s) of actors, "
-        "servers and evaluator (data.learner_threads)"
-    )
     return before
+
+
+def available_cores() -> int:
+    """Return the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores or 1
 
 
 def default_learner_threads(cpus: int, busy: int) -> int:

@@ -163,8 +163,10 @@ def test_threads_are_chosen_logged_and_given_back(tmp_path, caplog, exception):
             run.fit()
     assert seen == {before + 2}
     assert torch.get_num_threads() == before
-    assert f"learner: {before + 2} torch thread(s) on" in caplog.text
-    assert "beside 0 thread(s) of actors, servers and evaluator (data" in caplog.text
+    assert data.threads == before + 2
+    assert (
+        f"2 environments in this process; the learner on cpu with {before + 2} thr" in caplog.text
+    )
 
 
 def test_threads_leave_the_actors_their_cores(monkeypatch):

@@ -1,0 +1,88 @@
+"""What a run shows: its first lines, and which of Lightning's bar and table give way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+from helpers.training_runs import background, make_run, quiet, small_data
+from lightning.pytorch.callbacks import ModelSummary, RichProgressBar, TQDMProgressBar
+
+from lrl import ActorLearnerCallback, EnvConfig, InferenceConfig, ReplayConfig, RLProgressBar
+from lrl.callbacks import introduction as module
+from lrl.callbacks.introduction import introduction, replace_defaults
+from lrl.replay import PrioritizedSampler
+
+pytestmark = quiet
+
+
+class MyBar(TQDMProgressBar):
+    """Chosen by a user."""
+
+
+class MySummary(ModelSummary):
+    """Chosen by a user."""
+
+
+def test_a_run_begins_with_what_it_trains_and_how_and_where(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(module, "available_cores", lambda: 4)
+    data = small_data(replay=ReplayConfig(2000, 8, sampler=PrioritizedSampler))
+    with caplog.at_level("INFO"):
+        run = make_run(tmp_path, data=data, max_steps=2).fit()
+    first = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("DQN on"))
+    assert first.splitlines() == [
+        "DQN on lrl/Identity-v0: MLPEncoder, ScalarHead, MaxBootstrap, prioritised replay; "
+        f"{sum(p.numel() for p in run.module.online.parameters())} parameters",
+        "2 environments in this process; the learner on cpu with 1 thread (4 cores)",
+        f"kept in {run.folder}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"actors": background(1, 4)}, "1 actor with 4 environments each; the learner"),
+        ({"actors": background(2, 1)}, "2 actors with 1 environment each; the learner"),
+        (
+            {"actors": background(2, 4), "inference": InferenceConfig(num_servers=1)},
+            "2 actors with 4 environments each that ask 1 inference server; the learner",
+        ),
+        ({"env": EnvConfig("ALE/Pong-v5")}, "DQN on ALE/Pong-v5 (protocol custom): "),
+    ],
+    ids=["one", "two", "servers", "atari"],
+)
+def test_every_mode_is_named(tmp_path, settings, expected, monkeypatch):
+    monkeypatch.setattr(module, "_parts", lambda trainer, pl_module: "")
+    run = make_run(tmp_path, data=small_data(**settings))
+    run.trainer.datamodule = run.data  # pyright: ignore[reportAttributeAccessIssue]
+    assert expected in introduction(run.trainer, run.module)
+
+
+@pytest.mark.parametrize("default", [TQDMProgressBar, RichProgressBar])
+def test_lightnings_own_bar_and_table_give_way(tmp_path, default):
+    after = L.Callback()
+    run = make_run(
+        tmp_path, ActorLearnerCallback(), default(), after,
+        enable_progress_bar=True, enable_model_summary=True,
+    )  # fmt: skip
+    trainer: Any = run.trainer
+    replace_defaults(trainer, run.module, "fit")
+    assert type(trainer.progress_bar_callback) is RLProgressBar
+    assert not any(isinstance(c, ModelSummary) for c in trainer.callbacks)
+    assert after in trainer.callbacks
+
+
+def test_what_a_user_chose_stays(tmp_path):
+    bar, table = MyBar(), MySummary()
+    run = make_run(tmp_path, ActorLearnerCallback(), bar, table, enable_progress_bar=True)
+    trainer: Any = run.trainer
+    replace_defaults(trainer, run.module, "fit")
+    assert trainer.progress_bar_callback is bar
+    assert table in trainer.callbacks
+
+
+def test_no_bar_is_added_where_there_is_none(tmp_path):
+    trainer: Any = make_run(tmp_path).trainer
+    replace_defaults(trainer, make_run(tmp_path).module, "fit")
+    assert trainer.progress_bar_callback is None

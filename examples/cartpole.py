@@ -1,49 +1,16 @@
-"""Solve CartPole with two background actors and an ordinary Lightning Trainer.
-
-python examples/cartpole.py [--max-steps 3500]
-"""
-
-import argparse
-from functools import partial
+"""Solve CartPole with two background actors, the defaults and an ordinary Lightning Trainer."""
 
 import lightning as L
-import torch
 
 import lrl
-from lrl.actors.exploration import EpsilonGreedy
-from lrl.learner import DoubleBootstrap
-from lrl.networks import MLPEncoder, ScalarHead
-from lrl.schedules import Linear
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--max-steps", type=int, default=3500, help="learner steps")
-    args = parser.parse_args()
-
+if __name__ == "__main__":  # actors import this file
     L.seed_everything(0)
-    agent = lrl.DQN(
-        encoder=partial(MLPEncoder, hidden_sizes=(120, 84)),
-        head=partial(ScalarHead, loss="mse"),
-        bootstrap=DoubleBootstrap,
-        optimizer=partial(torch.optim.Adam, lr=1e-3, fused=True),
-        target_update_period_learner_steps=25,
-    )
-    experience = lrl.ReplayDataModule(
-        lrl.EnvConfig("CartPole-v1"),
-        lrl.ActorConfig(num_actors=2, envs_per_actor=16),
-        exploration=EpsilonGreedy(Linear(1.0, 0.02, duration=50_000)),
-        replay=lrl.ReplayConfig(capacity=50_000, batch_size=512, n_step=5, gamma=0.995),
-    )
-    callback = lrl.ActorLearnerCallback(
-        sync_period_learner_steps=10, eval_interval_learner_steps=min(250, args.max_steps)
-    )
-    trainer = L.Trainer(
-        devices=1, max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()]
-    )
-    trainer.fit(agent, datamodule=experience)
-    print(f"best return {callback.best_model_score:.1f} in {callback.best_model_path}")
+    experience = lrl.ReplayDataModule(lrl.EnvConfig("CartPole-v1"), seed=0)
+    callback = lrl.ActorLearnerCallback()
+    trainer = L.Trainer(devices=1, max_steps=3500, callbacks=[callback])
+    trainer.fit(lrl.DQN(), datamodule=experience)
 
-
-if __name__ == "__main__":  # actors import this file: without the guard they would train too
-    main()
+    (score,) = trainer.test(datamodule=experience, ckpt_path="best", verbose=False)
+    print(f"mean return of 100 episodes: {score['eval/return_mean']:.1f}")
+    policy = lrl.DQN.load_from_checkpoint(callback.best_model_path)  # acts without environment

@@ -28,7 +28,7 @@ class EvaluationConfig:
     What depends on the environment takes that of training, and changes it as `env` says.
     """
 
-    episodes: int = 10
+    episodes: int = 20
     """Episodes of each evaluation during training, seeded 0, 1, 2, ... every time."""
     test_episodes: int = 100
     """Episodes of `lrl test`, with seeds that neither training nor validation uses."""

@@ -60,17 +60,12 @@ def test_the_custom_head_example_runs_and_is_short(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_the_cartpole_example_runs(tmp_path):
-    out = run([str(ROOT / "examples/cartpole.py"), "--max-steps", "300"], tmp_path)
-    assert re.search(r"best return \d+\.\d in .*best\.ckpt", out)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_the_readme_script_runs(tmp_path):
+def test_the_readme_script_is_the_example_and_runs(tmp_path):
     script = next(block for block in blocks("python") if "trainer.fit" in block)
-    (tmp_path / "script.py").write_text(script.replace("max_steps=1000", "max_steps=500"))
-    run(["script.py"], tmp_path)
+    assert (ROOT / "examples/cartpole.py").read_text().endswith(f'"""\n\n{script}')
+    assert "max_steps=3500" in script
+    (tmp_path / "script.py").write_text(script.replace("max_steps=3500", "max_steps=500"))
+    assert re.search(r"mean return of 100 episodes: \d+\.\d", run(["script.py"], tmp_path))
 
 
 def test_the_readme_head_computes_bounded_values():

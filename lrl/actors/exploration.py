@@ -293,7 +293,7 @@ class EpsilonExploration(Exploration):
 class EpsilonGreedy(EpsilonExploration):
     """The same epsilon in every environment, following a schedule of environment steps."""
 
-    schedule: Schedule = field(default_factory=lambda: Linear(1.0, 0.05, 10_000))
+    schedule: Schedule = field(default_factory=lambda: Linear(1.0, 0.02, 50_000))
     """Epsilon as a function of the environment steps of the whole run."""
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ class ActorLearnerCallback(Checkpoint):
     def __init__(
         self,
         sync_period_learner_steps: int = DEFAULT_SYNC_PERIOD,
-        eval_interval_learner_steps: int = 5000,
+        eval_interval_learner_steps: int = 500,
         save_interval_learner_steps: int = 10_000,
         monitor: str = DEFAULT_MONITOR,
         evaluation: Literal["inline", "background"] = "inline",

@@ -14,7 +14,7 @@ from lrl.learner.dqn import DQN
 from lrl.transfer import HostCopy
 from lrl.types import ConfigError
 
-DEFAULT_SYNC_PERIOD = 100
+DEFAULT_SYNC_PERIOD = 10
 _LAG_STEPS = 2  # by which a loss that is not finite is found first
 
 

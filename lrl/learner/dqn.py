@@ -69,7 +69,7 @@ class DQN(L.LightningModule):
         optimizer: Callable[[Any], torch.optim.Optimizer] = _DEFAULT_OPTIMIZER,
         lr_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
         | None = None,
-        target_update_period_learner_steps: int = 1000,
+        target_update_period_learner_steps: int = 25,
         target_update_tau: float = 1.0,
         updates_per_step: int = 1,
         compile_loss: bool = False,

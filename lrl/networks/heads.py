@@ -174,7 +174,8 @@ class ScalarHead(LayeredHead):
     Args:
         num_features: Size of the encoder's output.
         num_actions: Number of actions.
-        loss: `huber` with its knee at 1 (the paper's clipped error) or `mse` (half the square).
+        loss: `mse` (half the square) counts rare large errors in full; `huber` with its knee at 1,
+            the paper's clipped error, goes with clipped rewards.
         hidden_size: Units of a hidden layer; None has none.
         dueling: Learn the value of an observation and the advantages of actions apart.
         noisy: Explore by learnt noise in the weights.
@@ -187,7 +188,7 @@ class ScalarHead(LayeredHead):
         self,
         num_features: int,
         num_actions: int,
-        loss: Literal["huber", "mse"] = "huber",
+        loss: Literal["huber", "mse"] = "mse",
         hidden_size: int | None = None,
         dueling: bool = False,
         noisy: bool = False,

@@ -19,17 +19,18 @@ class ReplayConfig:
 
     capacity: int = 100_000
     """Rows kept per rank, over all streams; the oldest are overwritten."""
-    batch_size: int = 32
-    """Transitions in a batch, per rank."""
-    n_step: int | Schedule = 1
+    batch_size: int = 512
+    """Transitions in a batch, per rank. Small networks learn fastest from large batches; for images
+    32 is usual."""
+    n_step: int | Schedule = 5
     """Environment steps whose rewards are summed before bootstrapping; a schedule of learner
     steps, rounded to the nearest integer, anneals it."""
-    gamma: float | Schedule = 0.99
+    gamma: float | Schedule = 0.995
     """Discount of one environment step, or a schedule of learner steps."""
     sampler: Callable[[], Sampler] = UniformSampler
     """Which rows are drawn: `UniformSampler`, `PrioritizedSampler` or `RankSampler`."""
-    device: str = "cpu"
-    """Where rows are stored and batches are made: `cpu`, or with a learner on a GPU `cuda` (the GPU of
+    """Where rows are stored and batches are made: `cpu`, or with a learner on a GPU `cuda` (that of
+    its rank) or `cuda:1`."""
     the rank) or `cuda:1`."""
     memory_map: str | None = None
     """Folder on a fast disk of this machine, in a file of which frames are kept instead of in

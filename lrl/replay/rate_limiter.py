@@ -21,7 +21,7 @@ class RateLimiterConfig:
 
     samples_per_insert: float | None = 8.0
     """Batch size x batches / environment steps; 8 is a batch of 32 every 4 environment steps (Mnih
-    et al. 2015). None lets actors and learner run free."""
+    et al. 2015) or one of 512 every 64. None lets actors and learner run free."""
 
     error_buffer: float | None = None
     """Samples by which actors may be ahead of the ratio before they wait; the learner is never

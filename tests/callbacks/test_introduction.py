@@ -31,9 +31,10 @@ def test_a_run_begins_with_what_it_trains_and_how_and_where(tmp_path, monkeypatc
     with caplog.at_level("INFO"):
         run = make_run(tmp_path, data=data, max_steps=2).fit()
     first = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("DQN on"))
+    parameters = sum(p.numel() for p in run.module.online.parameters())
+    parts = "MLPEncoder, ScalarHead, MaxBootstrap, prioritised replay"
     assert first.splitlines() == [
-        "DQN on lrl/Identity-v0: MLPEncoder, ScalarHead, MaxBootstrap, prioritised replay; "
-        f"{sum(p.numel() for p in run.module.online.parameters())} parameters",
+        f"DQN on lrl/Identity-v0: {parts}; {parameters} parameters",
         "2 environments in this process; the learner on cpu with 1 thread (4 cores)",
         f"kept in {run.folder}",
     ]

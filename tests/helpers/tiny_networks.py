@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,8 @@ class FlatEncoder(Encoder):
 
 def linear_dqn(tiny_spec: EnvSpec, **settings: Any) -> DQN:
     """Return an agent whose action values are a weight matrix times the observation."""
-    return DQN(encoder=FlatEncoder, env_spec=tiny_spec, **settings)
+    head = functools.partial(ScalarHead, loss="huber")
+    return DQN(**{"encoder": FlatEncoder, "head": head, "env_spec": tiny_spec, **settings})
 
 
 def matrix_of(network: QNetwork) -> Any:

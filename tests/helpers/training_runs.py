@@ -66,7 +66,7 @@ def small_data(env_id: str = "lrl/Identity-v0", **settings: Any) -> ReplayDataMo
     defaults = {
         "env": EnvConfig(id=env_id),
         "actors": ActorConfig(num_actors=0, envs_per_actor=2),
-        "replay": ReplayConfig(capacity=2000, batch_size=8),
+        "replay": ReplayConfig(capacity=2000, batch_size=8, n_step=1, gamma=0.99),
         "rate": RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=20),
         "evaluation": EvaluationConfig(episodes=2, test_episodes=4),
         "learner_threads": 1,

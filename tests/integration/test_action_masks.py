@@ -80,7 +80,7 @@ def masked_run(
     data = small_data(
         env=MASKED,
         actors=actors,
-        replay=ReplayConfig(capacity=2000, batch_size=32, gamma=1.0),
+        replay=ReplayConfig(capacity=2000, batch_size=32, n_step=1, gamma=1.0),
         rate=RateLimiterConfig(samples_per_insert=8.0, min_size_env_steps=200),
         exploration=exploration,
     )

@@ -255,7 +255,7 @@ def test_a_minute_of_kills_corrupts_nothing_and_stalls_nobody(tmp_path, received
         actors=background(4, max_restarts=100, chunk_rows=64),
         inference=InferenceConfig(num_servers=2, max_restarts=100),
         rate=RateLimiterConfig(8.0, min_size_env_steps=1000),
-        replay=ReplayConfig(capacity=100_000, batch_size=256),
+        replay=ReplayConfig(capacity=100_000, batch_size=256, n_step=1),
     )
     run = make_run(
         tmp_path, AfterEachStep(after_each_step), ActorLearnerCallback(5, 0, 0),

@@ -1,4 +1,4 @@
-"""Training from everywhere that Python runs code: each in a process of its own, with real actors."""
+"""Training from everywhere that Python runs code, with real actors."""
 
 from __future__ import annotations
 

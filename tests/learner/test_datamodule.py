@@ -46,7 +46,10 @@ REFUSED = {
         r"rate.samples_per_insert is null \(free running\) but actors.num_actors is 0",
     ),
     "warm-up above capacity": (
-        {"replay": ReplayConfig(capacity=100), "rate": RateLimiterConfig(min_size_env_steps=101)},
+        {
+            "replay": ReplayConfig(100, batch_size=32),
+            "rate": RateLimiterConfig(min_size_env_steps=101),
+        },
         ActorLearnerCallback(),
         "rate.min_size_env_steps is 101, but the replay keeps only 100 rows",
     ),

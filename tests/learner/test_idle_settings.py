@@ -48,9 +48,9 @@ def test_those_that_the_evaluator_follows_are_kept(tmp_path):
         synchronous(tmp_path, callback, start_method="spawn").fit()
 
 
-@pytest.mark.parametrize("callback", [ActorLearnerCallback(10, 0, 0), WeightSync(10)])
+@pytest.mark.parametrize("callback", [ActorLearnerCallback(20, 0, 0), WeightSync(20)])
 def test_a_period_of_weights_is_refused_where_nobody_takes_them(tmp_path, callback):
-    with pytest.raises(ConfigError, match=r"sync_period_learner_steps is 10, but actors\.num"):
+    with pytest.raises(ConfigError, match=r"sync_period_learner_steps is 20, but actors\.num"):
         synchronous(tmp_path, callback).fit()
 
 

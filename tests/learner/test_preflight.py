@@ -47,7 +47,7 @@ def check(
     inference: InferenceConfig = InferenceConfig(),  # noqa: B008
 ) -> None:
     actors = ActorConfig(num_actors=num_actors, envs_per_actor=4)
-    check_machine(spec, actors, inference, ReplayConfig(capacity=capacity), sampler, ranks)
+    check_machine(spec, actors, inference, ReplayConfig(capacity, batch_size=32), sampler, ranks)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_frames_in_a_file_are_not_counted(monkeypatch):
     monkeypatch.setattr(preflight, "available_bytes", lambda: 10_000_000)
     actors, inference = ActorConfig(num_actors=0, envs_per_actor=4), InferenceConfig()
     for memory_map, fits in ((None, 1400), ("folder", 1_000_000)):
-        replay = ReplayConfig(capacity=fits, memory_map=memory_map)
+        replay = ReplayConfig(fits, batch_size=32, memory_map=memory_map)
         check_machine(ATARI, actors, inference, replay, UNIFORM)
         too_large = dataclasses.replace(replay, capacity=2 * fits)
         with pytest.raises(ConfigError, match="rows fit"):

@@ -25,7 +25,7 @@ from lrl.schedules import Linear
 pytestmark = [*quiet, pytest.mark.learning, pytest.mark.timeout(120)]
 
 HEADS = {
-    "scalar": ScalarHead,
+    "scalar": functools.partial(ScalarHead, loss="huber"),
     "categorical": functools.partial(CategoricalHead, num_atoms=51, v_min=-5.0, v_max=1.5),
     "quantile": functools.partial(QuantileHead, num_quantiles=16),
     "implicit": functools.partial(ImplicitQuantileHead, num_quantiles=8, num_target_quantiles=8),
@@ -36,7 +36,7 @@ RULES = {"max": MaxBootstrap, "double": DoubleBootstrap, "munchausen": Munchause
 def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
     """Train for 2000 learner steps; return the best mean of 20 episodes and the optimal return."""
     torch.manual_seed(seed)
-    replay = parts.pop("replay", ReplayConfig(capacity=5000, batch_size=64, gamma=0.95))
+    replay = parts.pop("replay", ReplayConfig(capacity=5000, batch_size=64, n_step=1, gamma=0.95))
     run = make_run(
         folder,
         ActorLearnerCallback(1, 250, 0),

@@ -26,7 +26,7 @@ from lrl.types import ConfigError
 
 BATCH, FEATURES, ACTIONS = 6, 5, 3
 HEADS = {
-    "huber": ScalarHead,
+    "huber": functools.partial(ScalarHead, loss="huber"),
     "mse": functools.partial(ScalarHead, loss="mse"),
     "categorical": functools.partial(CategoricalHead, num_atoms=17, v_min=-40.0, v_max=40.0),
     "quantile": functools.partial(QuantileHead, num_quantiles=5),

@@ -56,7 +56,7 @@ def test_loss_by_hand(policy: list[float], bonus: list[float] | None, goal: list
 
 def test_one_quantile_is_half_the_scalar_head():
     torch.manual_seed(0)
-    head, scalar = QuantileHead(4, 3, num_quantiles=1), ScalarHead(4, 3)
+    head, scalar = QuantileHead(4, 3, num_quantiles=1), ScalarHead(4, 3, "huber")
     values, next_values = 3.0 * torch.randn(2, 8, 3)
     action, policy = torch.arange(8) % 3, torch.randn(8, 3).softmax(1)
     other = Target(torch.randn(8), torch.rand(8), next_values, policy, torch.rand(8, 3))

@@ -43,7 +43,7 @@ def test_scalar_target_of_a_soft_policy_with_bonus_by_hand():
     target = TARGET._replace(
         next_policy=torch.tensor([[0.25, 0.75]] * 3), next_bonus=torch.tensor([[4.0, 0.0]] * 3)
     )
-    td = ScalarHead(4, 2).td_loss(VALUES, ACTION, target)
+    td = ScalarHead(4, 2, "huber").td_loss(VALUES, ACTION, target)
     expected = [1.0 + 0.5 * (0.25 * 9.0 + 0.75 * 1.0), -1.0, 0.25 + 0.25 * (0.25 * 6 + 0.75 * 3)]
     assert td.target.tolist() == expected
 

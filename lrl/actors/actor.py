@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lrl.actors.exploration import Exploration
+from lrl.actors.exploration import Exploration, best_values
 from lrl.actors.slot import ActorSlot
 from lrl.envs import RestorableEnvs, StreamEnvs
 from lrl.types import RowKind, Rows
@@ -28,8 +28,14 @@ class Sink(Protocol):
         """Take rows, copying them. May block while the receiver has no room."""
         ...
 
-    def put_episode(self, episode_return: float, length: int) -> None:
-        """Take the raw return and the length in environment steps of a finished episode."""
+    def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
+        """Take the figures of a finished episode.
+
+        Args:
+            episode_return: Its raw return.
+            length: Its environment steps.
+            start_value: The highest value of an allowed action at its first observation.
+        """
         ...
 
 
@@ -76,6 +82,7 @@ class Actor:
         self._total_environments = slot.total_environments
         self._return = np.zeros(envs.num_envs)
         self._length = np.zeros(envs.num_envs, dtype=np.int64)
+        self._start_value = np.zeros(envs.num_envs)
         self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
         self.observation: npt.NDArray | None = None
 
@@ -104,6 +111,9 @@ class Actor:
         )
         step = self.envs.step(action)
         acted = ~self._ended
+        begins = acted & (self._length == 0)
+        if begins.any():
+            self._start_value[begins] = best_values(q, mask)[begins]
         reward = step.reward if self.reward_clip is None else self._clip(step.reward)
         self.sink.put(
             Rows(
@@ -140,6 +150,7 @@ class Actor:
             "generator": self.rng.bit_generator.state,
             "returns": self._return,
             "lengths": self._length,
+            "start_values": self._start_value,
             "envs": self.envs.state_dict(),
         }
 
@@ -156,6 +167,7 @@ class Actor:
         self._ended = self.envs.ended
         self._return = np.where(restarted, 0.0, state["returns"])
         self._length = np.where(restarted, 0, state["lengths"])
+        self._start_value = np.array(state["start_values"])
         if restarted.any():
             self._put_gap(restarted)
             self._put_prefix(restarted)
@@ -196,7 +208,11 @@ class Actor:
         self._return += reward
         self._length += acted
         for index in np.flatnonzero(self._ended):
-            self.sink.put_episode(float(self._return[index]), int(self._length[index]))
+            self.sink.put_episode(
+                float(self._return[index]),
+                int(self._length[index]),
+                float(self._start_value[index]),
+            )
             self._return[index] = 0.0
             self._length[index] = 0
 

@@ -76,6 +76,18 @@ def greedy_actions(
     return values.argmax(axis=1).astype(np.int32)
 
 
+def best_values(
+    q: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.floating]:
+    """Return the value of the best allowed action of each row.
+
+    Example:
+        >>> best_values(np.array([[1.0, 9.0, 2.0]]), np.array([[True, False, True]]))
+        array([2.])
+    """
+    return q.max(axis=1) if mask is None else np.where(mask, q, -np.inf).max(axis=1)
+
+
 def random_actions(
     count: int, num_actions: int, rng: np.random.Generator, mask: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[np.int32]:

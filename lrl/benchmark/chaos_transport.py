@@ -182,7 +182,7 @@ def _record(count: int) -> Rows:
         def put(self, rows: Rows) -> None:
             parts.append(copy.deepcopy(rows))
 
-        def put_episode(self, episode_return: float, length: int) -> None:
+        def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
             pass
 
     envs = make_envs(EnvConfig("lrl/Ledger-v0"), 1, training=True)

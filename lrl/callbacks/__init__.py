@@ -4,6 +4,7 @@ from lrl.callbacks.actor_learner import ActorLearnerCallback
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
+from lrl.callbacks.parameter_statistics import ParameterStatistics
 from lrl.callbacks.progress import RLProgressBar
 from lrl.callbacks.summary import RunSummary
 from lrl.callbacks.throughput import Throughput
@@ -16,6 +17,7 @@ __all__ = [
     "BestCheckpoint",
     "EpisodeVideo",
     "LastCheckpoint",
+    "ParameterStatistics",
     "PeriodicEvaluation",
     "PriorityUpdate",
     "RLProgressBar",

@@ -105,6 +105,7 @@ class Throughput(L.Callback):
         if source.rollout.returns:
             metrics["rollout/return_mean"] = mean(source.rollout.returns)
             metrics["rollout/length_mean"] = mean(source.rollout.lengths)
+            metrics["rollout/start_value_mean"] = mean(source.rollout.start_values)
         metrics["replay/size"] = float(len(dataset.replay))
         metrics.update(dataset.replay.metrics())
         metrics.update(source.metrics())

@@ -20,7 +20,7 @@ from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
 from lrl.learner.checks import check_agent_numbers, is_logging_step
 from lrl.learner.compatibility import check_fits
 from lrl.learner.finite import FiniteGuard, cheap_norm
-from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
+from lrl.learner.loss import LossFunction, batch_statistics, compiled_loss, weighted_loss
 from lrl.learner.stamp import STAMP_KEY, other_protocol
 from lrl.learner.updates import check_updates_per_step, learn
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
@@ -217,12 +217,7 @@ class DQN(L.LightningModule):
         if self._trainer is not None:  # else nobody would look at it
             self.finite.note(batch, td.loss, loss)
         if self._is_logging_step():
-            self.statistics = {
-                "train/loss": loss.detach(),
-                "train/td_error_mean": (td.prediction - td.target).abs().mean(),
-                "train/q_mean": td.prediction.mean(),
-                "train/target_mean": td.target.mean(),
-            }
+            self.statistics = batch_statistics(batch, self.online, loss, td)
         return {"loss": loss, "keys": batch.keys, "priorities": td.priority}
 
     def configure_gradient_clipping(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule
 from lrl.networks import QNetwork
 from lrl.networks.heads import TDLoss
@@ -46,6 +47,28 @@ def weighted_loss(
         goal = bootstrap(batch, online, answer)
     td = online.head.td_loss(online(batch.observation), batch.action, goal)
     return (batch.weights * td.loss).mean(), td  # the only place where importance weights act
+
+
+@torch.no_grad()
+def batch_statistics(batch: Batch, online: QNetwork, loss: Tensor, td: TDLoss) -> dict[str, Tensor]:
+    """Return what is logged of a batch, at the price of one more look at its observations.
+
+    Args:
+        batch: The transitions.
+        online: The network that learns, before its update.
+        loss: Of `weighted_loss`.
+        td: Of `weighted_loss`.
+    """
+    best = masked(online.q_values(batch.observation), batch.action_mask).argmax(dim=1)
+    return {
+        "train/loss": loss.detach(),
+        "train/td_error_mean": (td.prediction - td.target).abs().mean(),
+        "train/q_mean": td.prediction.mean(),
+        "train/target_mean": td.target.mean(),
+        "train/target_minus_q_mean": (td.target - td.prediction).mean(),
+        "train/reward_mean": batch.reward.mean(),
+        "train/greedy_fraction": (best == batch.action).float().mean(),
+    }
 
 
 def compiled_loss(module: DQN) -> LossFunction:

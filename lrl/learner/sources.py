@@ -27,14 +27,16 @@ class Rollout:
     episodes: int = 0
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=100))
+    start_values: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     policy_lag_sum: float = 0.0
     policy_lag_rows: int = 0
 
-    def add_episode(self, episode_return: float, length: int) -> None:
-        """Count a finished episode."""
+    def add_episode(self, episode_return: float, length: int, start_value: float) -> None:
+        """Count a finished episode; `start_value` is what the policy hoped for at its start."""
         self.episodes += 1
         self.returns.append(episode_return)
         self.lengths.append(length)
+        self.start_values.append(start_value)
 
     def add_lag(self, rows: Rows, learner_steps: int) -> None:
         """Count how many learner steps behind the rows' policies were."""
@@ -90,12 +92,18 @@ class Source(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a later session goes on from, as nested plain types and numpy arrays."""
-        return {"returns": list(self.rollout.returns), "lengths": list(self.rollout.lengths)}
+        rollout = self.rollout
+        return {
+            "returns": list(rollout.returns),
+            "lengths": list(rollout.lengths),
+            "start_values": list(rollout.start_values),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from an earlier session's state; called once, before any row is asked for."""
         self.rollout.returns.extend(state["returns"])
         self.rollout.lengths.extend(state["lengths"])
+        self.rollout.start_values.extend(state["start_values"])
 
     def put(self, rows: Rows) -> None:
         """Append rows and tell the limiter."""
@@ -130,9 +138,9 @@ class SynchronousSource(Source):
         self._started = time.monotonic()
         self._ended: float | None = None
 
-    def put_episode(self, episode_return: float, length: int) -> None:
+    def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
         """Count an episode (the actor's side of a sink)."""
-        self.rollout.add_episode(episode_return, length)
+        self.rollout.add_episode(episode_return, length, start_value)
 
     def take_waiting(self) -> None:
         """Do nothing: rows are made on demand."""
@@ -270,8 +278,10 @@ class AsynchronousSource(Source):
         self.put(chunk.rows)
         self.rollout.add_lag(chunk.rows, self.learner_steps())
         self.chunks.release(chunk)
-        for episode_return, length in zip(chunk.episode_return, chunk.episode_length, strict=True):
-            self.rollout.add_episode(float(episode_return), int(length))
+        for episode in zip(
+            chunk.episode_return, chunk.episode_length, chunk.episode_start_value, strict=True
+        ):
+            self.rollout.add_episode(*(number.item() for number in episode))
         return True
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from lrl.durable import digest_of, sync_file
 from lrl.replay.streams import IndexArray
 
-FORMAT = 1
+FORMAT = 2
 
 
 class SavedReplayError(ValueError):

@@ -173,8 +173,13 @@ class ChunkWriter:
                 self.flush()
         self._refresh()
 
-    def put_episode(self, episode_return: float, length: int) -> None:
-        """Report a finished episode: its raw return and its length in environment steps.
+    def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
+        """Report a finished episode.
+
+        Args:
+            episode_return: Its raw return.
+            length: Its environment steps.
+            start_value: The highest value of an action at its first observation.
 
         Raises:
             StopRequested: The ring stayed full after the learner asked to stop.
@@ -183,6 +188,7 @@ class ChunkWriter:
         slot = self._open_chunk()
         slot.episode_return[self._episodes] = episode_return
         slot.episode_length[self._episodes] = length
+        slot.episode_start_value[self._episodes] = start_value
         self._episodes += 1
         self.counters["episodes"] += 1
         if self._episodes == self._chunk_rows:

@@ -87,6 +87,7 @@ class Slot:
         columns: The same arrays, in the order of the layout's columns.
         episode_return: Raw returns of finished episodes.
         episode_length: Lengths of finished episodes in environment steps.
+        episode_start_value: The highest action values at their first observations.
         small: Bytes of everything except frames, which a checksum covers.
     """
 
@@ -94,6 +95,7 @@ class Slot:
     columns: tuple[npt.NDArray[np.generic], ...]
     episode_return: npt.NDArray[np.float64]
     episode_length: npt.NDArray[np.int64]
+    episode_start_value: npt.NDArray[np.float64]
     small: npt.NDArray[np.uint8]
 
 
@@ -152,6 +154,7 @@ class ChunkLayout:
         episodes = {
             "episode_return": (np.dtype(np.float64), ()),
             "episode_length": (np.dtype(np.int64), ()),
+            "episode_start_value": (np.dtype(np.float64), ()),
         }
         return {**small, **episodes, "frame": frame}
 
@@ -176,6 +179,7 @@ class ChunkLayout:
             columns=tuple(columns.values()),
             episode_return=arrays["episode_return"].view(np.float64),
             episode_length=arrays["episode_length"].view(np.int64),
+            episode_start_value=arrays["episode_start_value"].view(np.float64),
             small=block.array(np.uint8, self._small_bytes, start).view(np.uint8),
         )
 

@@ -50,6 +50,7 @@ class Chunk:
         rows: Views into shared memory, valid until the chunk is released.
         episode_return: Raw returns of episodes that finished meanwhile; a copy.
         episode_length: Their lengths in environment steps; a copy.
+        episode_start_value: The highest action values at their first observations; a copy.
         actor: Index of the actor.
         incarnation: Its incarnation.
         sequence: Number of the chunk within the incarnation.
@@ -64,6 +65,9 @@ class Chunk:
         self.rows: Rows = slot.rows if rows == len(slot.rows) else slot.rows[:rows]
         self.episode_return: npt.NDArray[np.float64] = slot.episode_return[:episodes].copy()
         self.episode_length: npt.NDArray[np.int64] = slot.episode_length[:episodes].copy()
+        self.episode_start_value: npt.NDArray[np.float64] = slot.episode_start_value[
+            :episodes
+        ].copy()
         self.actor = receiver.channel.actor
         self.incarnation = receiver.channel.incarnation
         self.sequence = sequence

@@ -83,6 +83,35 @@ def test_rows_over_the_end_of_an_episode():
     assert actor.policy_version == 50
 
 
+def test_an_episodes_start_value_is_the_best_at_its_first_observation():
+    """Of allowed actions; what was hoped for in the steps after it does not count."""
+
+    def policy(observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
+        episode, time = observation.T
+        values = 10 * episode + (time - START)
+        return np.stack([values - 3, values, values - 4, values - 1, values - 2], axis=1), 0
+
+    scripts = [[Episode((1.0, 1.0)), Episode((1.0,), end="truncated")], [Episode((1.0, 1.0, 1.0))]]
+    _, sink = run(ScriptedEnvs(scripts), steps=8, policy=policy)
+    assert sink.episodes == [(2.0, 2), (3.0, 3), (1.0, 1), (2.0, 2), (3.0, 3)]
+    assert sink.start_values == [0.0, 10_000.0, 10.0, 20.0, 10_010.0]
+
+
+def test_a_start_value_is_of_an_allowed_action():
+    envs = make_envs(EnvConfig("lrl/Masked-v0", action_masks=True), 1, training=True)
+    envs.reset([0])
+    mask = envs.action_mask
+    assert mask is not None
+    assert not mask.all()
+    values = np.where(mask, 1.0, 9.0).astype(np.float32)
+    sink = ListSink()
+    actor = Actor(envs, lambda observation: (values, 0), GREEDY, sink, ActorSlot(0))
+    while not sink.start_values:
+        values = np.where(envs.action_mask, 1.0, 9.0).astype(np.float32)
+        actor.step()
+    assert sink.start_values == [1.0]
+
+
 def test_types_of_the_columns():
     _, sink = run(ScriptedEnvs([[Episode((1.0,))]], frame_stack=2), steps=2)
     dtypes = {

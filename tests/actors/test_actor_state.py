@@ -59,6 +59,7 @@ def test_a_restored_actor_sends_the_same_rows(config, steps):
     state = copy.deepcopy(actor.state_dict())
     sink.streams.clear()
     sink.episodes.clear()
+    sink.start_values.clear()
     env_steps = actor.env_steps
     for _ in range(100):
         actor.step()
@@ -69,6 +70,7 @@ def test_a_restored_actor_sends_the_same_rows(config, steps):
         other.step()
     assert len(sink.episodes) > 2
     assert other_sink.episodes == sink.episodes
+    assert other_sink.start_values == sink.start_values
     assert rows_of(other_sink) == rows_of(sink)
     assert other.run_env_steps == actor.run_env_steps
 

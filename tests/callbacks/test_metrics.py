@@ -28,7 +28,8 @@ pytestmark = quiet
 TRAINING = {
     "train/loss", "train/td_error_mean", "train/q_mean", "train/target_mean", "train/grad_norm",
     "train/epsilon", "train/lr",
-    "rollout/return_mean", "rollout/length_mean", "rollout/episodes",
+    "train/target_minus_q_mean", "train/reward_mean", "train/greedy_fraction",
+    "rollout/return_mean", "rollout/length_mean", "rollout/start_value_mean", "rollout/episodes",
     "count/env_steps", "count/frames", "count/learner_steps", "count/rows_received",
     "count/rows_dropped", "count/actor_restarts",
     "speed/env_steps_per_second", "speed/learner_steps_per_second", "speed/samples_per_insert",
@@ -131,6 +132,11 @@ def test_counts_and_averages_are_consistent(run, rows):
             assert value["rollout/episodes"] - 2 <= boundaries <= value["rollout/episodes"]
             assert value["rollout/episodes"] == 2 * (int(value["count/env_steps"] / 2) // 5)
             assert value["rollout/length_mean"] == 5
+            assert value["train/target_minus_q_mean"] == pytest.approx(
+                value["train/target_mean"] - value["train/q_mean"], abs=1e-5
+            )
+            assert 0 <= value["train/reward_mean"] <= 1
+            assert (8 * value["train/greedy_fraction"]).is_integer()
             assert value["replay/size"] <= 40
             assert value["sync/policy_version"] == step  # acting takes the network itself
             assert value["train/lr"] == 1e-3

@@ -114,14 +114,16 @@ class ListSink:
     def __init__(self) -> None:
         self.streams: dict[int, list[Rows]] = {}
         self.episodes: list[tuple[float, int]] = []
+        self.start_values: list[float] = []
 
     def put(self, rows: Rows) -> None:
         for index in range(len(rows)):
             row = copy.deepcopy(rows[index : index + 1])
             self.streams.setdefault(int(rows.stream[index]), []).append(row)
 
-    def put_episode(self, episode_return: float, length: int) -> None:
+    def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
         self.episodes.append((episode_return, length))
+        self.start_values.append(start_value)
 
     def column(self, name: str, stream: int = 0) -> list:
         """Return one column of a stream, as plain numbers."""

@@ -54,7 +54,7 @@ class CountingReplay:
             self.next_row[stream] += 1
         self.replay.append(rows)
 
-    def put_episode(self, episode_return: float, length: int) -> None:
+    def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
         self.episodes += 1
 
 

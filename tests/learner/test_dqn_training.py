@@ -2,15 +2,17 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import lightning as L
 import pytest
 import torch
-from helpers.tiny_networks import linear_dqn, make_batch, matrix_of, set_weights
-from helpers.trainers import SGD, Recorder, batches, equal, train
+from helpers.tiny_networks import FlatEncoder, linear_dqn, make_batch, matrix_of, set_weights
+from helpers.trainers import SGD, Recorder, batches, equal, train, weights_of
 
 from lrl.learner.checks import is_logging_step
 from lrl.learner.dqn import DQN
+from lrl.networks import ImplicitQuantileHead
 from lrl.types import Batch, EnvSpec
 
 # --- Target network -------------------------------------------------------------------------
@@ -69,6 +71,9 @@ def test_an_update_by_hand(tiny_spec: EnvSpec):
             "train/td_error_mean": 0.5,
             "train/q_mean": 2.0,
             "train/target_mean": 2.5,
+            "train/target_minus_q_mean": 0.5,
+            "train/reward_mean": 1.0,
+            "train/greedy_fraction": 1.0,
             "train/grad_norm": 0.5 * math.sqrt(1 + 4 + 1),
         }
     )
@@ -104,6 +109,31 @@ def test_gradients_can_be_clipped_by_value(tiny_spec: EnvSpec):
     train(agent, [steep_batch()], gradient_clip_val=3.5, gradient_clip_algorithm="value")
     linear = matrix_of(agent.online)
     assert linear.weight[0].tolist() == [-3.0, -3.5]
+
+
+def test_the_share_of_greedy_actions_is_of_the_allowed_ones(tiny_spec: EnvSpec):
+    """Before the update; of a distribution, its mean is what counts (the heads' tests)."""
+    agent = linear_dqn(tiny_spec, optimizer=SGD)
+    set_weights(agent.online, [[1.0, 0.0], [0.0, 1.0]])
+    observations = [[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [1.0, 2.0]]
+    batch = make_batch(observations, [1, 1, 0, 0], [0.0, 1.0, 2.0, -1.0], [0.5] * 4, observations)
+    mask = torch.tensor([[True, True], [True, True], [True, True], [True, False]])
+    train(agent, [replace(batch, action_mask=mask)], log_every_n_steps=1)
+    assert agent.statistics["train/greedy_fraction"].item() == 0.5  # rows 0 and 3
+    assert agent.statistics["train/reward_mean"].item() == 0.5
+
+
+def test_statistics_leave_the_run_as_it_is(tiny_spec: EnvSpec):
+    """Also the generator, from which noise and levels of quantiles are drawn."""
+    weights = []
+    for interval in (0, 1):
+        torch.manual_seed(5)
+        head = functools.partial(ImplicitQuantileHead, noisy=True)
+        agent = DQN(FlatEncoder, head, optimizer=SGD, env_spec=tiny_spec)
+        train(agent, batches(6), log_every_n_steps=interval)
+        weights.append(weights_of(agent.online))
+        assert (agent.statistics != {}) == (interval > 0)
+    assert equal(*weights)
 
 
 def test_statistics_are_taken_at_logging_steps_only(tiny_spec: EnvSpec):

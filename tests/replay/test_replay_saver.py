@@ -179,8 +179,8 @@ def test_what_is_no_manifest_is_refused(text, tmp_path):
 
 def test_another_format_is_refused(tmp_path, monkeypatch):
     saved_twice(tmp_path)
-    monkeypatch.setattr("lrl.replay.manifest.FORMAT", 2)
-    with pytest.raises(SavedReplayError, match="another format than 2"):
+    monkeypatch.setattr("lrl.replay.manifest.FORMAT", 3)
+    with pytest.raises(SavedReplayError, match="another format than 3"):
         load(tmp_path, make_buffer(), 2)
 
 
@@ -436,7 +436,7 @@ def test_nothing_is_left_running(tmp_path):
 def test_the_manifest_is_plain_json_with_sizes_and_checksums(tmp_path):
     saved_twice(tmp_path)
     content = json.loads((tmp_path / "manifest-2.json").read_text())
-    assert content["format"] == 1
+    assert content["format"] == 2
     assert (content["learner_step"], content["saved_id"]) == (2, name_of(2))
     for file in (*content["segments"], content["state"]):
         assert file["num_bytes"] <= (tmp_path / file["name"]).stat().st_size

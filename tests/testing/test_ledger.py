@@ -42,7 +42,7 @@ def made_by(slot: ActorSlot, frame_stack: int = 1, steps: int = 60) -> Rows:
         def put(self, rows: Rows) -> None:
             parts.append(copy.deepcopy(rows))
 
-        def put_episode(self, episode_return: float, length: int) -> None:
+        def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
             pass
 
     envs = make_envs(

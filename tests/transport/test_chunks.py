@@ -35,7 +35,7 @@ class Loop:
         self.writer = ChunkWriter(self.channel.actor_end, max_age_seconds, stop_grace_seconds=0.05)
         self.layout = self.channel.layout
         self.rows: list[Rows] = []
-        self.episodes: list[tuple[float, int]] = []
+        self.episodes: list[tuple[float, int, float]] = []
 
     def take(self) -> Chunk:
         return self.queue.get(timeout=5)
@@ -47,8 +47,8 @@ class Loop:
             with self.take() as chunk:
                 sizes.append(len(chunk))
                 self.rows.append(copy.deepcopy(chunk.rows))
-                pairs = zip(chunk.episode_return, chunk.episode_length, strict=True)
-                self.episodes += [(float(value), int(length)) for value, length in pairs]
+                columns = (chunk.episode_return, chunk.episode_length, chunk.episode_start_value)
+                self.episodes += zip(*(column.tolist() for column in columns), strict=True)
         return sizes
 
     def __enter__(self) -> "Loop":
@@ -64,15 +64,20 @@ def test_every_array_is_aligned_and_none_overlap():
     channel = Channel(layout, 0, 0)
     spans = []
     for slot in layout.slots(channel.block):
-        for array in (*slot.columns, slot.episode_return, slot.episode_length):
+        for array in (
+            *slot.columns,
+            slot.episode_return,
+            slot.episode_length,
+            slot.episode_start_value,
+        ):
             address = array.__array_interface__["data"][0]
             assert address % 64 == 0
             spans.append((address, address + array.nbytes))
     spans.sort()
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert spans[-1][1] - spans[0][0] <= layout.nbytes
-    # 192 of counters; columns of 5 rows fit in 64 bytes each, 7 + 2 of them; frames 5 * 30 -> 192.
-    assert layout.nbytes == 192 + 3 * (9 * 64 + 192)
+    # 192 of counters; columns of 5 rows fit in 64 bytes each, 7 + 3 of them; frames 5 * 30 -> 192.
+    assert layout.nbytes == 192 + 3 * (10 * 64 + 192)
     channel.close()
 
 
@@ -118,13 +123,15 @@ def test_old_chunk_is_sent_by_the_next_put():
 def test_episodes_travel_with_their_chunk():
     with Loop(chunk_rows=2, chunks=4) as loop:
         loop.writer.put(numbered(0, 1))
-        loop.writer.put_episode(-1.5, 7)
+        loop.writer.put_episode(-1.5, 7, 2.5)
         loop.writer.put(numbered(1, 1))
         for length in (1, 2, 3):  # more than a chunk holds
-            loop.writer.put_episode(0.25, length)
+            loop.writer.put_episode(0.25, length, -0.5 * length)
         loop.writer.close()
         assert loop.drain() == [2, 0, 0]
-        assert loop.episodes == [(-1.5, 7), (0.25, 1), (0.25, 2), (0.25, 3)]
+        assert loop.episodes == [
+            (-1.5, 7, 2.5), (0.25, 1, -0.5), (0.25, 2, -1.0), (0.25, 3, -1.5),
+        ]  # fmt: skip
         assert loop.channel.counters["episodes"] == 4
 
 
@@ -267,7 +274,7 @@ operations = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(chunk_rows=st.integers(1, 7), operations=operations)
 def test_any_sequence_of_calls_arrives_as_it_was_put(chunk_rows, operations):
-    episodes: list[tuple[float, int]] = []
+    episodes: list[tuple[float, int, float]] = []
     made = 0
     with Loop(chunk_rows, chunks=64) as loop:
         for name, value in operations:
@@ -277,8 +284,8 @@ def test_any_sequence_of_calls_arrives_as_it_was_put(chunk_rows, operations):
             elif name == "flush":
                 loop.writer.flush()
             elif name == "episode":
-                loop.writer.put_episode(value / 4, value)
-                episodes.append((value / 4, value))
+                episodes.append((value / 4, value, -value / 8))
+                loop.writer.put_episode(*episodes[-1])
             if loop.queue.fill > 0.5 or name == "drain":
                 assert all(size <= chunk_rows for size in loop.drain())
             entry = loop.queue.ledger()[3, 2]

@@ -88,7 +88,7 @@ def test_chunks_carry_versions_sequences_and_counters():
         with chunks.get(timeout=5) as chunk:
             assert chunk.sequence == NEAR + index
             assert set(chunk.rows.policy_version.tolist()) == {NEAR + index}
-    writer.put_episode(1.0, BEYOND)
+    writer.put_episode(1.0, BEYOND, 0.0)
     writer.flush()
     with chunks.get(timeout=5) as chunk:
         assert chunk.episode_length.tolist() == [BEYOND]

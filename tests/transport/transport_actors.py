@@ -65,7 +65,7 @@ def send_numbers(end: ActorEnd, total: int, rows_per_put: int, pause_seconds: fl
             writer.put(numbered(made, count, end.actor, end.incarnation))
             made += count
             if made % 1000 < count:
-                writer.put_episode(float(made), made)
+                writer.put_episode(float(made), made, -float(made))
             time.sleep(pause_seconds)
         writer.close()
     except (StopRequested, LearnerGone):

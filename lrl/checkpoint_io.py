@@ -1,6 +1,6 @@
 """Checkpoint files that are whole or not there, and that are verified whenever they are read.
 
-A checkpoint is a zip archive of torch's. The archive's comment holds the SHA-256 of all that comes
+A checkpoint is a zip archive, as torch writes it. Its comment holds the SHA-256 of all that comes
 before it: the checksum travels with the file, and whatever else reads such archives reads it too.
 """
 

@@ -60,7 +60,7 @@ def resolve_checkpoint(
     Args:
         path: `best`, `last` or the path of a file.
         runs: The folder of all runs.
-        name: Of the runs.
+        name: Name that the runs share.
         may_be_missing: Start afresh, with a warning, where `last` is not there.
 
     Raises:

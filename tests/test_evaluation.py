@@ -118,9 +118,12 @@ def test_episodes_are_cut_off_at_max_frames(max_frames: int, length: int, timed_
 
 
 def test_only_what_still_runs_is_timed_out(monkeypatch: pytest.MonkeyPatch):
-    envs = ScriptedEnvs([[Episode((1.0, 1.0))], [Episode((2.0,) * 9)]])  # 4 frames a step
+    """The first environment begins another episode, which is truncated: it is nobody's."""
+    first = [Episode((1.0, 1.0)), Episode((1.0,), "truncated")]
+    envs = ScriptedEnvs([first, [Episode((2.0,) * 9)]])  # 4 frames a step
     monkeypatch.setattr(lrl.evaluation, "make_envs", lambda *args, **kwargs: envs)
-    result = run_episodes(LEDGER, constant(0, 5), [0, 1], epsilon=0.0, max_frames=23)
+    game = EnvConfig("ALE/Pong-v5")  # where truncation is a time-out
+    result = run_episodes(game, constant(0, 5), [0, 1], epsilon=0.0, max_frames=23)
     assert result.lengths.tolist() == [2, 5]
     assert result.returns.tolist() == [2.0, 10.0]
     assert result.timed_out.tolist() == [False, True]
@@ -249,6 +252,12 @@ def test_epsilon_follows_the_environment_unless_it_is_set():
     assert EvaluationConfig().epsilon_for(EnvConfig()) == 0.0
     assert EvaluationConfig(epsilon=0.05).epsilon_for(pong) == 0.05
     assert EvaluationConfig(epsilon=0.0).epsilon_for(pong) == 0.0
+
+
+def test_validation_and_test_play_seeds_of_their_own():
+    data = small_data()
+    assert list(data.val_dataloader().seeds) == [0, 1]
+    assert list(data.test_dataloader().seeds) == [TEST_SEED + number for number in range(4)]
 
 
 def test_seeds_of_validation_test_and_training_never_meet():

@@ -96,6 +96,7 @@ def _minatar(game: str, bar: float) -> Task:
 
 TASKS = (
     Task("cartpole", "cartpole", bar=475, seconds=60),
+    Task("cartpole_sync", "cartpole_sync", bar=475, seconds=60),
     Task(
         "cartpole_central",
         "cartpole",

@@ -1,4 +1,4 @@
-"""Observations outside of their declared space: worth a word, not the end of a run."""
+"""Observations outside of their declared space: a warning, not the end of a run."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class BootstrapRule(ABC):
 
     A rule gives a policy over next actions, never a number, and knows nothing of how values are
     represented: so every head works with every rule. What it needs of the target network is asked
-    apart, because of several batches that can be had in one pass.
+    for separately, since one pass can answer for several batches.
     """
 
     adds_bonus: ClassVar[bool] = False
@@ -96,7 +96,7 @@ class MunchausenBootstrap(BootstrapRule):
         self.clip = clip
 
     def ask(self, batch: Batch, target: QNetwork) -> tuple[Any, Tensor, Tensor]:
-        """Return values and expected values of the next observations, and these of the others."""
+        """Return values and expected values after the action, and expected values before it."""
         features = target.encoder(batch.next_observation)
         next_values, next_q = target.head.target_and_q_values(features)
         return next_values, next_q, target.q_values(batch.observation)

@@ -57,7 +57,7 @@ class FiniteGuard:
 
     Attributes:
         folder: The run's folder, where the batch goes; nothing is written while it is None.
-        rank: Of this learner process.
+        rank: Rank of this learner process.
         lag_learner_steps: Learner steps between a loss and the look at it.
     """
 

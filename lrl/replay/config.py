@@ -29,9 +29,9 @@ class ReplayConfig:
     """Discount of one environment step, or a schedule of learner steps."""
     sampler: Callable[[], Sampler] = UniformSampler
     """Which rows are drawn: `UniformSampler`, `PrioritizedSampler` or `RankSampler`."""
+    device: str = "cpu"
     """Where rows are stored and batches are made: `cpu`, or with a learner on a GPU `cuda` (that of
     its rank) or `cuda:1`."""
-    the rank) or `cuda:1`."""
     memory_map: str | None = None
     """Folder on a fast disk of this machine, in a file of which frames are kept instead of in
     memory; the file has no name and goes with the run."""

@@ -192,6 +192,16 @@ def test_summary_of_a_finished_run(run):
     assert stamp["hardware"]["torch_threads"] == run.data.learner_threads
 
 
+def test_the_rates_of_a_resumed_run_are_those_of_its_session(tmp_path):
+    first = make_run(tmp_path, ActorLearnerCallback(4, 0, 0), max_steps=10).fit()
+    second = make_run(tmp_path, ActorLearnerCallback(4, 0, 0), max_steps=25)
+    second.fit(first.checkpoint("last"))
+    summary = json.loads((second.folder / "summary.json").read_text())
+    assert (summary["learner_steps"], summary["env_steps"]) == (25, 40 + 20 + 30)
+    assert summary["learner_steps_per_second"] == pytest.approx(15 / summary["seconds"])
+    assert summary["env_steps_per_second"] == pytest.approx(50 / summary["seconds"])
+
+
 def test_the_table_of_actors_shows_every_actor():
     table = actor_table(
         [ActorStatistics(0, 500, 2000, 7, 10.0, 2.5, 0), ActorStatistics(1, 0, 0, 0, 0.0, 0.0, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import lightning as L
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.training_runs import make_run, quiet, small_data
 
-from lrl import DQN
+from lrl import DQN, ReplayDataModule
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks import Throughput
 from lrl.learner.datamodule import dataset_of
@@ -40,7 +41,7 @@ class Clock:
 
 
 class ScriptedSource(Source):
-    """Two environment steps and a row that is none, each time it is waited for."""
+    """Two environment steps, a row that is none, and an episode, each time it is waited for."""
 
     rows_dropped = 7
     actor_restarts = 3
@@ -71,9 +72,11 @@ class ScriptedSource(Source):
             reward=np.zeros(3, np.float32),
             terminated=np.array([True, True, False]),  # so that one row may be sampled alone
             truncated=np.zeros(3, bool),
-            policy_version=np.zeros(3, np.int64),
+            policy_version=np.array([10, 20, 0]),
         )
         self.put(rows)
+        self.rollout.add_episode(float(self.rollout.episodes), length=9)
+        self.rollout.add_lag(rows, learner_steps=25)
 
     def close(self) -> None:
         pass
@@ -118,13 +121,18 @@ def logged(folder: Any, monkeypatch: Any, accumulated: int = 1) -> list[dict[str
 
     A batch of 8 costs two environment steps at 4 samples a step, after 20 to warm up.
     """
-    clock, sample = Clock(), ReplayBuffer.sample
+    clock, sample, make_spec = Clock(), ReplayBuffer.sample, ReplayDataModule.env_spec.fget
+    assert make_spec is not None
 
     def slow_sample(self: ReplayBuffer, *args: Any) -> Any:
         clock.now += SAMPLE[clock.row]
         return sample(self, *args)
 
+    def env_spec(self: ReplayDataModule) -> EnvSpec:
+        return replace(make_spec(self), frame_skip=4)
+
     monkeypatch.setattr(ReplayBuffer, "sample", slow_sample)
+    monkeypatch.setattr(ReplayDataModule, "env_spec", property(env_spec))
     monkeypatch.setattr(
         "lrl.learner.datamodule.start_source",
         lambda data, module, dataset: ScriptedSource(dataset, data.env_spec, clock),
@@ -163,7 +171,9 @@ def test_every_speed_is_that_since_the_row_before(tmp_path, monkeypatch):
     assert second["speed/env_steps_per_second"] == pytest.approx(8 / 2.8)
     assert second["speed/learner_steps_per_second"] == pytest.approx(4 / 2.8)
     assert second["speed/learner_wait_fraction"] == pytest.approx(2.0 / 2.8)
-    assert second["speed/actor_wait_fraction"] == pytest.approx(0.5 / 4.0)  # four waits of two actors
+    assert second["speed/actor_wait_fraction"] == pytest.approx(
+        0.5 / 4.0
+    )  # four waits of two actors
     assert second["speed/sample_ms"] == pytest.approx(20.0)
     assert second["speed/optimise_ms"] == pytest.approx(100.0)
 
@@ -181,10 +191,16 @@ def test_what_comes_from_the_actors_is_logged_as_it_is(tmp_path, monkeypatch):
     for row, env_steps, fill in zip(rows, (28, 36, 44), FILL, strict=True):
         assert row["transport/queue_fill"] == fill
         assert row["speed/samples_per_insert"] == 4.0
-        assert row["count/env_steps"] == row["count/frames"] == RESUMED + env_steps
+        assert row["count/env_steps"] == RESUMED + env_steps
+        assert row["count/frames"] == 4 * (RESUMED + env_steps)
         assert row["count/rows_received"] == env_steps * 3 / 2
         assert row["count/rows_dropped"] == 7
         assert row["count/actor_restarts"] == 3
+        episodes = env_steps // 2  # one in each time of waiting; they return 0, 1, 2 and so on
+        assert row["rollout/episodes"] == episodes
+        assert row["rollout/return_mean"] == (episodes - 1) / 2
+        assert row["rollout/length_mean"] == 9
+        assert row["sync/policy_lag_mean"] == 10  # of the rows that are steps, 15 and 5
 
 
 def test_an_accumulated_gradient_is_one_learner_step(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from helpers.tiny_networks import (
 
 from lrl.learner import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
 from lrl.learner.dqn import DQN
-from lrl.networks import ScalarHead
+from lrl.networks import NoisyLinear, ScalarHead
 from lrl.types import Batch, ConfigError, EnvSpec
 
 IDENTITY = [[1.0, 0.0], [0.0, 1.0]]
@@ -93,6 +93,18 @@ def test_termination_masks_the_next_observation_and_truncation_does_not(tiny_spe
 
     assert target(0.0, [7.0, 7.0]) == target(0.0, [1e6, -1e6]) == 2.0
     assert target(0.5, [7.0, 1.0]) == 2.0 + 3.5
+
+
+def test_both_networks_draw_noise_of_their_own_for_every_batch(tiny_spec: EnvSpec):
+    agent = linear_dqn(tiny_spec, head=functools.partial(ScalarHead, noisy=True))
+    seen: list[list[float]] = []
+    for _ in range(2):
+        agent.training_step(batch_of_four(), 0)
+        for network in (agent.online, agent.target):
+            (layer,) = (part for part in network.modules() if isinstance(part, NoisyLinear))
+            seen.append(layer.input_noise.tolist())
+    assert all(numbers.count(0.0) == 0 for numbers in seen)
+    assert len(set(map(tuple, seen))) == 4
 
 
 # --- Importance weights ---------------------------------------------------------------------

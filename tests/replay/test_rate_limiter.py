@@ -195,3 +195,18 @@ def test_resume_continues() -> None:
     assert resumed.samples_per_insert == limiter.samples_per_insert == pytest.approx(32 / 7)
     resumed.record_insert(1)
     assert resumed.can_sample()
+
+
+@pytest.mark.parametrize(("ratio", "earned"), [(2.0, 40), (8.0, 0)])
+def test_a_resumed_run_goes_on_with_the_counts_of_its_own_ratio_alone(
+    ratio: float, earned: int
+) -> None:
+    """100 steps after the warm-up earned 200 samples, of which 40 were taken."""
+    before = RateLimiter(RateLimiterConfig(2.0, min_size_env_steps=10), batch_size=4)
+    before.record_insert(110)
+    before.record_sample(40)
+    limiter = RateLimiter(RateLimiterConfig(ratio, min_size_env_steps=10), batch_size=4)
+    limiter.load_state_dict(before.state_dict())
+    assert limiter.batches_earned() == earned
+    limiter.record_insert(2)
+    assert limiter.batches_earned() == earned + 2 * ratio / 4

@@ -48,15 +48,17 @@ class _Output(io.FileIO):
 
     def write(self, data: Any) -> int:
         """Write what can be written, and say that it was all."""
+        rest = memoryview(data).cast("B")
+        length = rest.nbytes
         try:
-            written = super().write(data)
-            if written is None:  # full, and made non-blocking by another process that has it too
-                os.set_blocking(self.fileno(), True)
-                written = super().write(data)
-            return written
+            while rest:
+                written = super().write(rest)
+                if written is None:  # full, and made non-blocking by another process that has it
+                    os.set_blocking(self.fileno(), True)
+                rest = rest[written or 0 :]
         except OSError as error:
             self._lose(error)
-            return memoryview(data).nbytes
+        return length
 
     def _lose(self, error: OSError) -> None:
         number = self.fileno()

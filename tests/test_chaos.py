@@ -18,8 +18,10 @@ from lrl.benchmark import (
     chaos_figures,
     chaos_helpers,
     chaos_limits,
+    chaos_outputs,
     chaos_signals,
     chaos_soak,
+    chaos_startup,
 )
 from lrl.benchmark.chaos_figures import Figure, block, keep, read, table
 from lrl.benchmark.chaos_run import CHUNK_ROWS, train_under_attack
@@ -96,6 +98,7 @@ def test_a_small_soak_is_measured(tmp_path):
     ("number", "target"),
     [
         (signal.SIGTERM, "learner"),
+        (signal.SIGHUP, "group"),
         (signal.SIGKILL, "group"),
     ],
 )
@@ -147,6 +150,30 @@ def test_a_ring_larger_than_the_memory_is_refused_with_its_bytes(tmp_path):
     assert result["code"] == 2, result
     assert len(result["names"]) == 2
     assert "chunk_rows" in result["said"]
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_training_does_not_depend_on_its_output(tmp_path):
+    told = chaos_outputs.lose_outputs(tmp_path)
+    assert told.runs >= 6
+    assert told.wrong == []
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_commands_that_are_ended_while_they_start_leave_nothing(tmp_path):
+    chaos_startup.save_checkpoint(tmp_path)
+    fit = ("fit", "--config", "config.yaml")
+    evaluate = ("evaluate", "--ckpt_path", "last")
+    for arguments, number in (
+        (fit, signal.SIGINT), (fit, signal.SIGTERM), (evaluate, signal.SIGHUP),
+    ):  # fmt: skip
+        ended = chaos_startup.end_starts(tmp_path, arguments, number, 4)
+        assert ended.runs == 4
+        assert ended.wrong == []
 
 
 # --- what is made of the counts -------------------------------------------------------------
@@ -295,4 +322,5 @@ def test_the_defaults_are_what_the_page_speaks_of():
     sizes = {name: sizes for name, (_, sizes) in chaos.SCENARIOS.items()}
     counts = ("transport", "messages", "saves", "damages", "signals", "configs", "helpers", "busy")
     assert [sizes[name].count for name in counts] == [200, 100_000, 100, 500, 20, 200, 8, 20]
+    assert [sizes[name].count for name in ("hangups", "starts", "outputs")] == [20, 50, 3]
     assert [sizes[name].seconds for name in ("kills", "stops", "soak")] == [60.0, 60.0, 3600.0]

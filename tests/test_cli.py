@@ -173,7 +173,7 @@ def end_by_signal(
     folder = project.folder / "runs" / name / f"version_{version}"
     try:
         wait_for((folder / "metrics.csv").exists, "the first metrics", seconds=50)
-        if number == signal.SIGINT:
+        if number != signal.SIGTERM:
             os.killpg(process.pid, number)  # as a terminal does
         else:
             process.send_signal(number)
@@ -208,10 +208,11 @@ def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_sigterm_saves_last(project):
-    ended = end_by_signal(project, signal.SIGTERM, "terminated", 0)
-    assert ended["code"] == 143
-    assert ended["said"] == "lrl: stopped by SIGTERM"
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_sigterm_and_sighup_save_last(project, number, code):
+    ended = end_by_signal(project, number, number.name, 0)
+    assert ended["code"] == code
+    assert ended["said"] == f"lrl: stopped by {number.name}"
     assert ended["outcome"] == "ended by SIGTERMException"
 
 
@@ -303,3 +304,11 @@ def test_a_process_that_fails_for_good_ends_with_its_traceback_and_1(
     assert process in error
     assert message in error
     assert error.count("Traceback (most recent call last)") == 1
+
+
+@pytest.mark.timeout(120)
+def test_an_actor_that_fails_before_its_first_step_leaves_no_folder(command, project):
+    breaks = ("--data.env.id", "helpers.odd_envs:Faulty-v0", "--data.env.kwargs", "{where: init}")
+    code, _, err = command("fit", "--config", "base.yaml", "--name", "failed", *breaks)
+    assert (code, "failed before its first step" in err) == (1, True), err
+    assert list(project.folder.glob("runs/failed/*")) == []

@@ -222,11 +222,14 @@ def test_a_run_that_makes_no_step_says_so_and_names_no_checkpoint(command, proje
     assert code == 0
     assert "checkpoint: none, since no learner step was made: raise trainer.max_steps" in out
     assert "None" not in out
-    assert list(project.folder.glob(f"runs/{nothing}/version_0/checkpoints/*")) == []
+    assert list(project.folder.glob(f"runs/{nothing}/*")) == []
 
 
-def test_a_run_without_loggers_names_no_folder(command):
-    code, out, _ = command("fit", "--config", "base.yaml", "--trainer.fast_dev_run", "true")
+def test_a_run_without_loggers_names_no_folder_and_makes_none(command, project):
+    arguments = ("--name", "fast", "--trainer.fast_dev_run", "true")
+    code, out, _ = command("fit", "--config", "base.yaml", *arguments)
     assert code == 0
     assert "last.ckpt" in out
     assert "None" not in out
+    assert "next:" not in out
+    assert not list(project.folder.glob("runs/fast/*"))

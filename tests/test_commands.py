@@ -22,6 +22,8 @@ from lrl.checkpoint_io import write_checkpoint
 from lrl.cli import LrlCLI
 from lrl.command_list import COMMANDS, own_commands
 from lrl.commands import read_arguments
+from lrl.ending import ending
+from lrl.interrupt import interrupt
 from lrl.report import evaluate as evaluating
 
 pytestmark = quiet_commands
@@ -100,22 +102,25 @@ def test_ctrl_c_is_130_and_a_sentence(command, checkpoint, monkeypatch, project)
     assert not list(project.folder.glob("interrupted*"))
 
 
-def test_sigterm_is_143_and_a_sentence(command, checkpoint, monkeypatch, project):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_has_its_code_and_a_sentence(command, checkpoint, monkeypatch, number, code):
     cleaned = []
 
     def play(*arguments: Any, **settings: Any) -> None:
         try:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
+            interrupt.check()  # Ctrl-C waits for the end of an episode
         finally:
             cleaned.append(True)
 
-    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(evaluating, "run_episodes", play)
-    code, _, err = command("evaluate", "--ckpt_path", str(checkpoint))
-    assert code == 143
-    assert err.splitlines()[-1] == "lrl: stopped by SIGTERM"
+    ended, _, err = command("evaluate", "--ckpt_path", str(checkpoint))
+    assert ended == code
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert err.splitlines()[-1] == f"lrl: stopped by {name}"
     assert cleaned
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_own_parts_are_imported_when_their_module_is_named(command, checkpoint, monkeypatch):
@@ -188,6 +193,7 @@ def test_modules_in_the_current_folder_are_found_after_all_others(monkeypatch, t
     monkeypatch.setattr(sys, "path", ["elsewhere"])
     monkeypatch.setattr(sys, "argv", ["lrl", "evaluate"])
     monkeypatch.setattr(commands, "run", lambda name, arguments: 0)
+    monkeypatch.setattr(ending, "listen", lambda: None)
     with pytest.raises(SystemExit):
         main()
     assert sys.path == ["elsewhere", str(tmp_path)]

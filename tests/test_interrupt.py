@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lrl.ending import ending
 from lrl.interrupt import AT_ONCE, Interrupt
 
 
@@ -149,3 +150,41 @@ def test_once_given_back_it_waits_for_nobody_though_lightning_puts_it_back(inter
     interrupt.install()
     signal.raise_signal(signal.SIGINT)
     assert interrupt.requested
+
+
+@pytest.fixture
+def hang_up() -> Iterator[None]:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_in_a_script_a_closed_terminal_is_a_sigterm_until_the_run_has_ended(
+    interrupt, lightning, hang_up
+):
+    interrupt.watch_sigterm(SystemExit)
+    signal.raise_signal(signal.SIGHUP)
+    interrupt.release_sigterm()
+    signal.raise_signal(signal.SIGHUP)  # while the last checkpoint is saved
+    assert lightning == [signal.SIGTERM, signal.SIGTERM]
+    interrupt.uninstall()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+
+
+def test_a_script_that_ignores_a_closed_terminal_goes_on(interrupt, lightning, hang_up):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupt.watch_sigterm(SystemExit)
+    signal.raise_signal(signal.SIGHUP)
+    interrupt.uninstall()
+    assert lightning == []
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_a_handler_of_the_command_line_is_taken_over_and_given_back(interrupt):
+    signal.signal(signal.SIGINT, ending.handle)
+    interrupt.install()
+    signal.raise_signal(signal.SIGINT)
+    assert interrupt.requested
+    interrupt.uninstall()
+    assert signal.getsignal(signal.SIGINT) == ending.handle
+    signal.signal(signal.SIGINT, signal.default_int_handler)

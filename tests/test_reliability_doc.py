@@ -35,7 +35,7 @@ def test_no_reference_is_written_in_another_way():
 
 
 def test_every_fault_is_there_once_with_a_test_or_the_reason_why_not():
-    assert [int(row[0]) for row in ROWS] == [*range(1, 61), *range(64, 68)]
+    assert [int(row[0]) for row in ROWS] == list(range(1, len(ROWS) + 1))
     proved = [row for row in ROWS if REFERENCE.search(row[3])]
     assert len(proved) >= 45
     assert [row[0] for row in ROWS if row not in proved and "not built: " not in row[2]] == []

@@ -26,6 +26,7 @@ from lrl.benchmark.chaos_figures import FAULTS, Figure, Sizes, faults, keep, tab
 from lrl.benchmark.chaos_helpers import helpers
 from lrl.benchmark.chaos_messages import change_messages
 from lrl.benchmark.chaos_signals import Target, end_runs
+from lrl.benchmark.chaos_streams import hangups, outputs, starts
 from lrl.benchmark.chaos_transport import kill_in_transport
 
 
@@ -168,6 +169,9 @@ SCENARIOS: dict[str, tuple[Callable[[Sizes, Path], Iterator[Figure]], Sizes]] = 
     "saves": (saves, Sizes(100)),
     "damages": (damages, Sizes(500)),
     "signals": (signals, Sizes(20)),
+    "hangups": (hangups, Sizes(20)),
+    "starts": (starts, Sizes(50)),
+    "outputs": (outputs, Sizes(3)),
     "limits": (limits, Sizes()),
     "configs": (configs, Sizes(200)),
     "helpers": (helpers, Sizes(8)),

@@ -41,7 +41,7 @@ def with_small_shared_memory(folder: Path) -> dict[str, Any]:
         `code` of the run's end, which is 0: rings and weights lie in memory without a name; and
         what it `said`.
     """
-    result = _on_tmpfs("/dev/shm", folder, [*_FIT, "--trainer.max_steps", "30"])
+    result = on_tmpfs("/dev/shm", folder, [*_FIT, "--trainer.max_steps", "30"])
     return {"code": result.returncode, "said": result.stderr[-2000:]}
 
 
@@ -74,7 +74,7 @@ def with_full_disk(folder: Path) -> dict[str, Any]:
     # What a namespace mounts is gone with it: copy what is left.
     after = f'; code=$?; cp -r "{disk}" "{kept}"; exit $code'
     arguments = [*_FIT, *large, *often, "--trainer.max_steps", "200"]
-    result = _on_tmpfs(str(disk), folder, arguments, after)
+    result = on_tmpfs(str(disk), folder, arguments, after)
     try:
         path = resolve_checkpoint("last", kept, "limited")
         learner_step = int(read_checkpoint(Path(str(path)))["global_step"])
@@ -100,7 +100,7 @@ def save_on_full_disk(folder: Path) -> dict[str, Any]:
     disk = folder / "small"
     disk.mkdir()
     code = f"import sys; from {__name__} import _fill; _fill(sys.argv[1])"
-    result = _on_tmpfs(str(disk), folder, ["-c", code, str(disk)])
+    result = on_tmpfs(str(disk), folder, ["-c", code, str(disk)])
     return json.loads(result.stdout)
 
 
@@ -120,13 +120,21 @@ def _fill(disk: str) -> None:
     print(json.dumps(counts))
 
 
-def _on_tmpfs(
-    mount_point: str, folder: Path, arguments: Sequence[str], after: str = ""
+def on_tmpfs(
+    mount_point: str, folder: Path, arguments: Sequence[str], after: str = "", size: str = "8m"
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python where 8 MiB of memory are mounted."""
+    """Run Python where a little memory is mounted; `can_mount` says whether that is allowed.
+
+    Args:
+        mount_point: An empty folder.
+        folder: The current one of the command.
+        arguments: Of Python.
+        after: What follows them in the shell.
+        size: As `mount` has it.
+    """
     shell = _namespace()
     assert shell is not None, "can_mount comes first"
-    script = f'{_mount(mount_point)} && "$0" "$@"{after}'
+    script = f'{_mount(mount_point, size)} && "$0" "$@"{after}'
     return _call([*shell, script, sys.executable, *arguments], folder)
 
 
@@ -143,8 +151,8 @@ def _namespace() -> tuple[str, ...] | None:
     return None
 
 
-def _mount(mount_point: str) -> str:
-    return f'mount -t tmpfs -o size=8m tmpfs "{mount_point}"'
+def _mount(mount_point: str, size: str = "8m") -> str:
+    return f'mount -t tmpfs -o size={size} tmpfs "{mount_point}"'
 
 
 def _call(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -36,6 +36,7 @@ _EXIT_CODES = {
     # As long as Python or Lightning have not begun to listen, the signal itself ends the process.
     signal.SIGINT: {"start": (130, -signal.SIGINT), "later": (130,)},
     signal.SIGTERM: {"start": (143, -signal.SIGTERM), "later": (143,)},
+    signal.SIGHUP: {"start": (129, -signal.SIGHUP), "later": (129,)},
     signal.SIGKILL: {"start": (-signal.SIGKILL,), "later": (-signal.SIGKILL,)},
 }
 _CONFIG = """
@@ -130,13 +131,22 @@ def end_runs(number: signal.Signals, target: Target, moments: int, seed: int = 0
         moments: Number of runs.
         seed: Of the moments.
     """
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's job in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # runs would ignore it too
+    listen()
     rng, ended = random.Random(seed), Ended()
     for index in range(moments):
         with tempfile.TemporaryDirectory() as name:
             _end_run(Path(name), number, target, PHASES[index % len(PHASES)], rng, ended)
     return ended
+
+
+def listen() -> None:
+    """Ignore no signal, as a shell's job in the background does: runs would ignore it too."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),  # after `nohup`
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def _end_run(
@@ -149,21 +159,21 @@ def _end_run(
 ) -> None:
     file, config = folder / "phase", folder / "config.yaml"
     config.write_text(_CONFIG.format(module=Phases.__module__, file=file, first_save=_FIRST_SAVE))
-    segments = _segments()
+    segments = segments_now()
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(
             [*_FIT, str(config)], cwd=folder, stdout=output, stderr=output, start_new_session=True,
-            env=_environment(),
+            env=environment(),
         )  # fmt: skip
     try:
         learner_step = _wait_for(phase, file, process)
         time.sleep(rng.uniform(0.0, _SECONDS[phase]))
         since = time.monotonic()
         (os.killpg if target == "group" else os.kill)(process.pid, number)
-        left = _wait_until_gone(process)
+        left = wait_until_gone(process)
         ended.seconds = max(ended.seconds, time.monotonic() - since)
         ended.left += [f"{phase}: process {pid}" for pid in left]
-        ended.left += [f"{phase}: /dev/shm/{name}" for name in sorted(_segments() - segments)]
+        ended.left += [f"{phase}: /dev/shm/{name}" for name in sorted(segments_now() - segments)]
     finally:
         for pid in processes_of(process.pid):
             with contextlib.suppress(ProcessLookupError):
@@ -209,7 +219,7 @@ def _resume(folder: Path, learner_step: int, phase: str, ended: Ended) -> None:
     """Go on with what was saved, for ten learner steps."""
     more = ["--ckpt_path", "last", "--trainer.max_steps", str(learner_step + 10)]
     result = subprocess.run(
-        [*_FIT, str(folder / "config.yaml"), *more], cwd=folder, env=_environment(),
+        [*_FIT, str(folder / "config.yaml"), *more], cwd=folder, env=environment(),
         capture_output=True, text=True, timeout=_PATIENCE_SECONDS,
     )  # fmt: skip
     said = result.stderr + result.stdout
@@ -221,7 +231,8 @@ def _resume(folder: Path, learner_step: int, phase: str, ended: Ended) -> None:
         ended.wrong.append(f"{phase}, resumed: {result.returncode}: {result.stderr[-2000:]}")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the variables with which a command finds what this process finds."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -239,7 +250,7 @@ def _wait_for(phase: str, file: Path, process: subprocess.Popen[bytes]) -> int:
     return 0
 
 
-def _wait_until_gone(process: subprocess.Popen[bytes]) -> list[int]:
+def wait_until_gone(process: subprocess.Popen[bytes]) -> list[int]:
     """Wait for the end of a process and its group; return those that are left after a minute."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
@@ -260,5 +271,6 @@ def processes_of(group: int) -> list[int]:
     return members
 
 
-def _segments() -> set[str]:
+def segments_now() -> set[str]:
+    """Return the names in /dev/shm."""
     return {path.name for path in Path("/dev/shm").glob("*")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ quiet_commands = [
     pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning"),
 ]
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BASE = """
 name: small
 trainer: {max_steps: 40, log_every_n_steps: 10, limit_train_batches: 20}
@@ -68,10 +70,14 @@ class Project:
         monkeypatch.chdir(self.folder)
         monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restores it
         code: object = None
+        before = {number: signal.getsignal(number) for number in SIGNALS}
         try:
             main()
         except SystemExit as error:
             code = error.code
+        finally:  # a command ends with its process, which signals end at once from then on
+            for number, handler in before.items():
+                signal.signal(number, handler)
         out, err = capsys.readouterr()
         return code, out, err
 

@@ -126,14 +126,19 @@ def run_in_idle_class(folder: Path, timeout_seconds: float) -> BusyRun:
     with (folder / "output").open("w") as output:
         process = _start_idle(["-m", "lrl", "fit", "--config", str(config)], folder, output)
     try:
-        while process.poll() is None and time.monotonic() < began + _PATIENCE_SECONDS:
-            if first_step == float("inf") and file.exists() and "training" in file.read_text():
+        code = None
+        while code is None and time.monotonic() < began + _PATIENCE_SECONDS:
+            code = process.poll()
+            if first_step == float("inf") and _has_learned(file):
                 first_step = time.monotonic() - began
             time.sleep(0.2)
-        code = process.poll()
     finally:
         _end(process)
     return BusyRun(code, first_step, _steps(folder), (folder / "output").read_text())
+
+
+def _has_learned(file: Path) -> bool:
+    return file.exists() and not file.read_text().startswith("warm-up")
 
 
 def _steps(folder: Path) -> int:

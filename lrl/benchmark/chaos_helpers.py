@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -96,8 +97,12 @@ def stop_helpers(count: int, folder: Path, number: signal.Signals, code: int) ->
         helper = _HELPERS[index % 2]
         moment = _MOMENTS[index // 2 % 2]
         place = folder / f"{number.name}-{index}"
+        place.mkdir()
         try:
-            _run(place, helper, moment, number, code, stopped)
+            with tempfile.TemporaryDirectory() as temporary:  # names of sockets have to be short
+                _run(place, Path(temporary), helper, moment, number, code, stopped)
+                left = [str(path) for path in sorted(Path(temporary).iterdir())]
+                stopped.wrong += [f"{helper}, {moment}: {path}" for path in left]
         except (RuntimeError, TimeoutError) as error:
             said = (place / "output").read_text()[-2000:]
             stopped.wrong.append(f"{helper}, {moment}: {error}\n{said}")
@@ -106,57 +111,71 @@ def stop_helpers(count: int, folder: Path, number: signal.Signals, code: int) ->
 
 
 def _run(
-    folder: Path, helper: str, moment: str, number: signal.Signals, code: int, stopped: Stopped
+    folder: Path,
+    temporary: Path,
+    helper: str,
+    moment: str,
+    number: signal.Signals,
+    code: int,
+    stopped: Stopped,
 ) -> None:
-    temporary, file, config = folder / "temporary", folder / "phase", folder / "config.yaml"
-    temporary.mkdir(parents=True)
-    config.write_text(_CONFIG.format(module=Phases.__module__, file=file, actors=_ACTORS))
-    path = os.pathsep.join(filter(None, sys.path))
-    with (folder / "output").open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lrl", "fit", "--config", str(config)], cwd=folder,
-            stdout=output, stderr=output, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)},
-        )  # fmt: skip
-    run = _Run(process, file)
+    run = _Run(folder, temporary)
     try:
         if moment == "start":
-            os.kill(run.helper(helper), signal.SIGSTOP)
+            run.stop(helper)
         run.wait_for(lambda: run.learner_step() > 0, "the first learner step")
         if moment == "training":
-            os.kill(run.helper(helper), signal.SIGSTOP)
+            run.stop(helper)
             run.replace_an_actor()
             stopped.replaced += 1
         before = run.learner_step()
         run.wait_for(lambda: run.learner_step() > before + 20, "more learner steps")
-        os.kill(run.helper(helper), signal.SIGSTOP)
+        run.stop(helper)
         since = time.monotonic()
-        os.killpg(process.pid, number)
-        run.wait_for(
-            lambda: process.poll() is not None and not run.members(), "its end", ended=True
-        )
+        os.killpg(run.process.pid, number)
+        run.wait_for(run.is_gone, "its end", ended=True)
         stopped.seconds = max(stopped.seconds, time.monotonic() - since)
     finally:
-        for pid in processes_of(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+        run.end()
     said = (folder / "output").read_text()
-    if process.returncode != code or "Traceback" in said:
-        stopped.wrong.append(f"{helper}, {moment}: exit code {process.returncode}: {said[-2000:]}")
-    stopped.wrong += [f"{helper}, {moment}: {path}" for path in sorted(temporary.iterdir())]
+    if run.process.returncode != code or "Traceback" in said:
+        end = f"exit code {run.process.returncode}"
+        stopped.wrong.append(f"{helper}, {moment}: {end}: {said[-2000:]}")
 
 
 class _Run:
-    """A run of `lrl fit` as it looks from outside.
+    """A run of `lrl fit`, from outside.
 
     Args:
-        process: It, the leader of its process group.
-        file: Where its phase is told.
+        folder: Takes its files.
+        temporary: Its temporary folder.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], file: Path) -> None:
-        self._process, self._file = process, file
+    def __init__(self, folder: Path, temporary: Path) -> None:
+        self._file, config = folder / "phase", folder / "config.yaml"
+        config.write_text(_CONFIG.format(module=Phases.__module__, file=self._file, actors=_ACTORS))
+        path = os.pathsep.join(filter(None, sys.path))
+        with (folder / "output").open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "lrl", "fit", "--config", str(config)], cwd=folder,
+                stdout=output, stderr=output, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)},
+            )  # fmt: skip
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for pid in processes_of(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def is_gone(self) -> bool:
+        """Return whether all its processes have ended."""
+        return self.process.poll() is not None and not processes_of(self.process.pid)
+
+    def stop(self, helper: str) -> None:
+        """Stop a helper, as soon as there is one."""
+        os.kill(self.helper(helper), signal.SIGSTOP)
 
     def wait_for(self, condition: Callable[[], object], what: str, ended: bool = False) -> None:
         """Wait for something; raise if it does not come."""
@@ -164,7 +183,7 @@ class _Run:
         while not condition():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{_PATIENCE_SECONDS:g} s without {what}: {self.members()}")
-            if not ended and self._process.poll() is not None:
+            if not ended and self.process.poll() is not None:
                 raise RuntimeError(f"the run ended before {what}")
             time.sleep(0.005)
 
@@ -178,7 +197,7 @@ class _Run:
     def members(self) -> dict[int, str]:
         """Return the living processes, and which command each was started with."""
         found = {}
-        for pid in processes_of(self._process.pid):
+        for pid in processes_of(self.process.pid):
             with contextlib.suppress(OSError):
                 found[pid] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
         return found
@@ -188,7 +207,7 @@ class _Run:
         found: list[int] = []
 
         def look() -> bool:
-            children = self._children(self._process.pid)
+            children = self._children(self.process.pid)
             members = self.members()
             found[:] = [
                 pid for pid in children if f"multiprocessing.{name}" in members.get(pid, "")
@@ -209,7 +228,7 @@ class _Run:
 
     def _children(self, parent: int) -> set[int]:
         found = set()
-        for pid in processes_of(self._process.pid):
+        for pid in processes_of(self.process.pid):
             with contextlib.suppress(OSError):
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 if int(fields[1]) == parent:

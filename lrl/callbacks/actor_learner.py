@@ -68,7 +68,8 @@ class ActorLearnerCallback(Checkpoint):
         checkpoint_replay: bool = False,
     ) -> None:
         self.weight_sync = WeightSync(sync_period_learner_steps)
-        self.throughput = Throughput(self.weight_sync)
+        self.video = EpisodeVideo(video_interval_learner_steps)
+        self.throughput = Throughput(self.weight_sync, self.video)
         if evaluation not in ("inline", "background"):
             raise ConfigError(f"evaluation must be 'inline' or 'background', got {evaluation!r}")
         if eval_interval_learner_steps == 0 and monitor != DEFAULT_MONITOR:
@@ -88,7 +89,6 @@ class ActorLearnerCallback(Checkpoint):
             self.last = LastCheckpoint(interval, self.evaluation.is_due, self.replay.beside)
         self._compares, self._resumed = True, ""
         self.summary = RunSummary(self.best, self.throughput)
-        self.video = EpisodeVideo(video_interval_learner_steps)
         self.requeue = SlurmRequeue()
         self._claim = FolderClaim()
         self.parts: list[L.Callback] = [

@@ -97,7 +97,7 @@ class RLProgressBar(ProgressBar):
         evaluation = trainer.callback_metrics.get("eval/return_mean")
         dataset = dataset_of(trainer)
         parts = [
-            f"{dataset.env_steps:,} env steps",
+            f"{self._env_steps(trainer, latest):,.0f} env steps",
             f"{latest.get('speed/env_steps_per_second', 0.0):,.0f}/s",
             f"rollout {latest['rollout/return_mean']:.1f}"
             if "rollout/return_mean" in latest
@@ -108,6 +108,14 @@ class RLProgressBar(ProgressBar):
             _waiting_for(latest),
         ]
         return " | ".join(part for part in parts if part)
+
+    @staticmethod
+    def _env_steps(trainer: L.Trainer, latest: dict[str, float]) -> float:
+        """Return those of all ranks; of several, as far as they were last counted together."""
+        own = dataset_of(trainer).env_steps
+        if trainer.world_size == 1:
+            return own
+        return latest.get("count/env_steps", own * trainer.world_size)
 
     def _close(self, trainer: L.Trainer) -> None:
         if self._bar is not None:

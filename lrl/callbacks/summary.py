@@ -18,6 +18,7 @@ from lrl.callbacks.checkpoints import BestCheckpoint
 from lrl.callbacks.throughput import Throughput
 from lrl.callbacks.verdict import time_shares, verdict
 from lrl.learner.datamodule import datamodule_of, dataset_of
+from lrl.learner.ranks import sum_of_ranks
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,8 @@ _log = logging.getLogger(__name__)
 class RunSummary(L.Callback):
     """Write `summary.json` to the run's folder, and log the table of actors.
 
-    Rates are over the whole run, warm-up and evaluation included.
+    Counts and rates are of all ranks, rates over the whole run, warm-up and evaluation included.
+    Actors, shares of time and verdict are of rank 0.
 
     Args:
         best: Asked for the best score.
@@ -82,7 +84,7 @@ class RunSummary(L.Callback):
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Write the summary of a finished run."""
         if stage == "fit":
-            self.write(trainer, "finished")
+            self.write(trainer, "finished", sum_of_ranks(trainer, _own_counts(trainer)))
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -94,8 +96,17 @@ class RunSummary(L.Callback):
         self.write(trainer, f"ended by {type(exception).__name__}")
 
     @rank_zero_only
-    def write(self, trainer: L.Trainer, outcome: str) -> None:
-        """Write the file and the table, if training ever began."""
+    def write(
+        self, trainer: L.Trainer, outcome: str, counts: Sequence[float] | None = None
+    ) -> None:
+        """Write the file and the table, if training ever began.
+
+        Args:
+            trainer: Of the run.
+            outcome: How it ended.
+            counts: Environment steps of the run, of this session, and episodes, of all ranks. None
+                where they could not be asked: then rank 0 stands for each of them.
+        """
         datamodule = datamodule_of(trainer)
         dataset = datamodule.dataset
         if self._folder is None or dataset is None or dataset.source is None:
@@ -103,7 +114,8 @@ class RunSummary(L.Callback):
         seconds = time.monotonic() - self._started
         actors: list[ActorStatistics] = dataset.source.statistics()
         session_learner_steps = trainer.global_step - self._first_learner_step
-        session_env_steps = dataset.env_steps - dataset.env_steps_offset
+        counts = counts or [own * trainer.world_size for own in _own_counts(trainer)]
+        env_steps, session_env_steps, episodes = map(int, counts)
         ended = self._ended or self._clocks(trainer)
         began = self._began or ended
         shares = time_shares(*(end - begin for end, begin in zip(ended, began, strict=True)))
@@ -117,9 +129,10 @@ class RunSummary(L.Callback):
             "outcome": outcome,
             "seconds": seconds,
             "learner_steps": trainer.global_step,
-            "env_steps": dataset.env_steps,
-            "frames": dataset.env_steps * datamodule.env_spec.frame_skip,
-            "episodes": dataset.episodes,
+            "ranks": trainer.world_size,
+            "env_steps": env_steps,
+            "frames": env_steps * datamodule.env_spec.frame_skip,
+            "episodes": episodes,
             "env_steps_per_second": session_env_steps / seconds,
             "learner_steps_per_second": session_learner_steps / seconds,
             "time_shares": shares,
@@ -131,7 +144,7 @@ class RunSummary(L.Callback):
                 {**asdict(actor), "env_steps_per_second": actor.env_steps_per_second}
                 for actor in actors
             ],
-            "stamp": datamodule.stamp(),
+            "stamp": datamodule.stamp(env_steps),
         }
         text = json.dumps(summary, indent=2, default=str)
         try:
@@ -139,8 +152,15 @@ class RunSummary(L.Callback):
             (self._folder / "summary.json").write_text(text + "\n")
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)
-        whose = f"rank 0 of {trainer.world_size}\n" if trainer.world_size > 1 else ""
+        ranks = trainer.world_size
+        whose = f"rank 0 of {ranks}, its actors and its time:\n" if ranks > 1 else ""
         rank_zero_info(f"{whose}{actor_table(actors)}\n{self.verdict}")
+
+
+def _own_counts(trainer: L.Trainer) -> list[float]:
+    dataset = dataset_of(trainer)
+    steps = dataset.env_steps
+    return [steps, steps - dataset.env_steps_offset, dataset.episodes]
 
 
 def actor_table(actors: Sequence[ActorStatistics]) -> str:

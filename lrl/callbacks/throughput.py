@@ -9,28 +9,34 @@ import lightning as L
 import torch
 
 from lrl.callbacks.logging import log_metrics
+from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import WeightSync
 from lrl.learner.checks import is_logging_step
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
+from lrl.learner.ranks import sum_of_ranks
 from lrl.learner.sources import mean
 
 
 class Throughput(L.Callback):
     """Write all metrics every `log_every_n_steps` learner steps, and touch nothing in between.
 
-    Counts are sums over ranks; everything else is of rank 0.
+    Counts are sums over ranks; everything else is of rank 0. Time in which training stopped for an
+    evaluation or a film is in no speed and in no share of time.
 
     Args:
         weight_sync: Asked for the published version.
+        video: Asked for the time of films.
 
     Attributes:
         optimise_seconds: Of all updates of this session.
         evaluate_seconds: Of all evaluations that stopped training.
     """
 
-    def __init__(self, weight_sync: WeightSync | None = None) -> None:
-        self.weight_sync = weight_sync
+    def __init__(
+        self, weight_sync: WeightSync | None = None, video: EpisodeVideo | None = None
+    ) -> None:
+        self.weight_sync, self.video = weight_sync, video
         self.latest: dict[str, float] = {}
         self.optimise_seconds = self.evaluate_seconds = 0.0
         self._optimise_seconds = self._validation_started = 0.0
@@ -39,7 +45,9 @@ class Throughput(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Begin counting."""
-        self._last = self._totals(trainer, dataset_of(trainer))
+        dataset = dataset_of(trainer)
+        (env_steps,) = sum_of_ranks(trainer, [dataset.env_steps])
+        self._last = self._totals(trainer, dataset, env_steps)
         self._optimise_seconds = 0.0
 
     def on_train_batch_start(
@@ -117,12 +125,15 @@ class Throughput(L.Callback):
         metrics.update(self._speeds(trainer, dataset, env_steps))
         return metrics
 
-    def _totals(self, trainer: L.Trainer, dataset: ReplayDataset) -> dict[str, float]:
+    def _totals(
+        self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
+    ) -> dict[str, float]:
         statistics = dataset.source.statistics() if dataset.source else []
+        stopped = self.evaluate_seconds + (self.video.seconds if self.video else 0.0)
         return {
-            "seconds": time.perf_counter(),
+            "seconds": time.perf_counter() - stopped,
             "learner_steps": float(trainer.global_step),
-            "env_steps": float(dataset.env_steps * trainer.world_size),
+            "env_steps": env_steps,
             "wait": dataset.wait_seconds,
             "sample": dataset.sample_seconds,
             "actor_wait": sum(actor.wait_seconds for actor in statistics),
@@ -132,8 +143,7 @@ class Throughput(L.Callback):
     def _speeds(
         self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
     ) -> dict[str, float]:
-        now = self._totals(trainer, dataset)
-        now["env_steps"] = env_steps
+        now = self._totals(trainer, dataset, env_steps)
         delta = {name: now[name] - self._last[name] for name in now}
         self._last = now
         seconds = max(delta["seconds"], 1e-9)

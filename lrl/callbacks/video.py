@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from typing import Any
 
 import lightning as L
@@ -28,6 +29,9 @@ class EpisodeVideo(L.Callback):
 
     Args:
         interval_learner_steps: Learner steps between films; 0 turns them off.
+
+    Attributes:
+        seconds: In which training stopped for films.
     """
 
     def __init__(self, interval_learner_steps: int = 0) -> None:
@@ -37,6 +41,7 @@ class EpisodeVideo(L.Callback):
                 f"{interval_learner_steps}"
             )
         self.interval_learner_steps = interval_learner_steps
+        self.seconds = 0.0
         self._filmed_step = 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -72,7 +77,9 @@ class EpisodeVideo(L.Callback):
         interval, step = self.interval_learner_steps, trainer.global_step
         if interval > 0 and step % interval == 0 and step != self._filmed_step:
             self._filmed_step = step
+            started = time.perf_counter()
             self._film(trainer, pl_module)
+            self.seconds += time.perf_counter() - started
 
     @rank_zero_only
     def _film(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -255,9 +255,14 @@ class ReplayDataModule(L.LightningDataModule):
             return tuple(part.to(device, non_blocking=not waits) for part in batch)
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
-    def stamp(self) -> dict[str, Any]:
-        """Return the protocol stamp of the agent as it is now (all ranks act equally much)."""
-        env_steps = self.dataset.env_steps * self._trainer().world_size if self.dataset else 0
+    def stamp(self, env_steps: int | None = None) -> dict[str, Any]:
+        """Return the protocol stamp of the agent as it is now.
+
+        Args:
+            env_steps: Of all ranks; None takes them all to have acted as much as this one.
+        """
+        if env_steps is None:
+            env_steps = self.dataset.env_steps * self._trainer().world_size if self.dataset else 0
         stamp = make_stamp(
             self.env,
             self.evaluation,

@@ -16,6 +16,10 @@ from lrl.replay import RateLimiter, ReplayBuffer
 from lrl.types import Batch, ConfigError
 
 _WAIT_SECONDS = 0.5
+_ONE_PROCESS = (
+    "ReplayDataset drains its actors in the learner process: use it directly as the "
+    "dataloader, or DataLoader(dataset, batch_size=None, num_workers=0)"
+)
 
 
 class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
@@ -99,11 +103,16 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
             ConfigError: It is iterated in a DataLoader's worker process.
         """
         if get_worker_info() is not None:
-            raise ConfigError(
-                "ReplayDataset drains its actors in the learner process: use it directly as the "
-                "dataloader, or DataLoader(dataset, batch_size=None, num_workers=0)"
-            )
+            raise ConfigError(_ONE_PROCESS)
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to go to another process, as to a worker that a DataLoader spawns.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(_ONE_PROCESS)
 
     def __next__(self) -> Batch | tuple[Batch, ...]:
         """Return what one training step learns from."""

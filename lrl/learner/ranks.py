@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections.abc import Sequence
 from typing import NoReturn
 
 import lightning as L
@@ -98,3 +99,10 @@ def minimum_of_ranks(trainer: L.Trainer, number: float) -> float:
     device = trainer.strategy.root_device
     mine = torch.tensor(number, dtype=torch.float64, device=device)
     return float(torch.as_tensor(trainer.strategy.reduce(mine, reduce_op="min")))
+
+
+def sum_of_ranks(trainer: L.Trainer, numbers: Sequence[float]) -> list[float]:
+    """Return the sums of all ranks' numbers; all of them have to ask."""
+    device = trainer.strategy.root_device
+    mine = torch.tensor(numbers, dtype=torch.float64, device=device)
+    return torch.as_tensor(trainer.strategy.reduce(mine, reduce_op="sum")).tolist()

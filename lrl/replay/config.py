@@ -30,8 +30,8 @@ class ReplayConfig:
     sampler: Callable[[], Sampler] = UniformSampler
     """Which rows are drawn: `UniformSampler`, `PrioritizedSampler` or `RankSampler`."""
     device: str = "cpu"
-    """Where rows are stored and batches are made: `cpu`, or with a learner on a GPU `cuda` (that of
-    its rank) or `cuda:1`."""
+    """Where rows are stored and batches are made: `cpu`, or with a learner on a GPU `cuda` (that
+    of the rank) or `cuda:1`."""
     memory_map: str | None = None
     """Folder on a fast disk of this machine, in a file of which frames are kept instead of in
     memory; the file has no name and goes with the run."""

@@ -20,6 +20,7 @@ from torch.utils.tensorboard import SummaryWriter
 from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.summary import actor_table
+from lrl.callbacks.video import EpisodeVideo
 from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
 
@@ -302,3 +303,61 @@ def test_accumulated_counts_are_exact_above_float32(tmp_path):
     run.fit()
     (row,) = run.metrics()
     assert float(row["count/env_steps"]) == offset + 30
+
+
+class Clock:
+    """Stands in for the module `time`: a millisecond passes between two looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-3
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class SlowEvaluation(L.Callback):
+    """Every evaluation takes so much longer."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.clock.now += self.seconds
+
+
+@pytest.mark.parametrize("what", ["evaluation", "film"])
+def test_what_stops_training_is_in_no_speed(tmp_path, monkeypatch, what):
+    def speeds(seconds: float) -> list[dict[str, float]]:
+        clock = Clock()
+        for module in ("callbacks.throughput", "callbacks.video", "learner.dataset"):
+            monkeypatch.setattr(f"lrl.{module}.time", clock)
+
+        def film(self: EpisodeVideo, *_: Any) -> None:
+            clock.now += seconds
+
+        monkeypatch.setattr(EpisodeVideo, "_film", film)
+        run = make_run(
+            tmp_path,
+            SlowEvaluation(clock, seconds if what == "evaluation" else 0.0),
+            ActorLearnerCallback(
+                5, 10, 0, video_interval_learner_steps=10 if what == "film" else 0
+            ),
+            data=small_data("CartPole-v1"),
+        ).fit()
+        throughput = run.callback.throughput
+        paused = {"evaluation": throughput.evaluate_seconds, "film": run.callback.video.seconds}
+        assert paused[what] == pytest.approx(2 * seconds, abs=0.1)
+        return [
+            {name: float(value) for name, value in row.items() if name.startswith("speed/")}
+            for row in run.metrics()
+            if "train/loss" in row
+        ]
+
+    quick, slow = speeds(0.0), speeds(2.0)
+    assert len(quick) == 4
+    assert all(row["speed/learner_wait_fraction"] > 0.1 for row in quick)
+    assert slow == [pytest.approx(row, rel=1e-6) for row in quick]

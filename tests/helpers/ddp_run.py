@@ -40,7 +40,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
     import torch
 
     from helpers.training_runs import AfterEachStep, background, make_run, small_agent, small_data
-    from lrl import ActorLearnerCallback, EnvConfig, EvaluationConfig
+    from lrl import ActorLearnerCallback, EnvConfig, EvaluationConfig, RLProgressBar
     from lrl.networks import NoisyLinear
 
     agent, experience = parts(algorithm)
@@ -80,10 +80,14 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
     assert dataset is not None
     source: Any = dataset.source
     state = dataset.replay.state_dict()
+    bar = RLProgressBar()
+    bar._metrics = run.callback  # as of a run that shows it
     report = {
         "weights": hashlib.sha256(weights).hexdigest(),
         "learner_steps": run.trainer.global_step,
         "env_steps": dataset.env_steps,
+        "episodes": dataset.episodes,
+        "bar": bar.text(run.trainer),
         "offset": source.manager.env_steps_offset,
         "environments": slot.environments.tolist(),
         "total_environments": slot.total_environments,

@@ -106,6 +106,19 @@ def test_counts_are_sums_over_ranks_and_written_once(folder, ranks):
     assert all(float(row["eval/episodes"]) == 4 for row in evaluations)
 
 
+def test_bar_rows_and_summary_count_all_ranks(folder, ranks):
+    summary = json.loads((folder / "run/version_0/summary.json").read_text())
+    (*_, row) = (row for row in rows(folder) if row["train/loss"])
+    assert summary["ranks"] == 2
+    assert summary["env_steps"] == sum(rank["env_steps"] for rank in ranks)
+    assert summary["episodes"] == sum(rank["episodes"] for rank in ranks)
+    assert summary["frames"] == summary["stamp"]["training"]["frames"] == summary["env_steps"]
+    assert summary["stamp"]["training"]["env_steps"] == summary["env_steps"]
+    rate = summary["env_steps_per_second"] * summary["seconds"]
+    assert rate == pytest.approx(summary["env_steps"])
+    assert f"{float(row['count/env_steps']):,.0f} env steps" in ranks[0]["bar"]
+
+
 def test_a_resumed_run_continues_on_both_ranks(algorithm, folder, ranks, tmp_path):
     path = folder / "run/version_0/checkpoints/last.ckpt"
     resumed = fit(algorithm, tmp_path, str(path))

@@ -30,7 +30,7 @@ from lrl.actors.manager import ActorManager
 from lrl.callbacks import PeriodicEvaluation, WeightSync
 from lrl.learner import launch
 from lrl.learner.threads import share_cores
-from lrl.types import Batch, ConfigError
+from lrl.types import ConfigError
 
 pytestmark = quiet
 

@@ -118,10 +118,20 @@ def test_works_in_a_plain_dataloader():
     assert dataset.batches == 3
 
 
-def test_refuses_the_workers_of_a_dataloader(monkeypatch):
-    monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", object())  # as in a worker
-    with pytest.raises(ConfigError, match=r"batch_size=None, num_workers=0"):
-        iter(make_dataset())
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_refuses_the_workers_of_a_dataloader(method):
+    """With the dataset of a run, which no process but the learner's can have."""
+    data = small_data()
+    data.trainer = L.Trainer(accelerator="cpu", logger=False, callbacks=[ActorLearnerCallback()])
+    data.setup("fit")
+    try:
+        dataset = data.train_dataloader()
+        loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method)
+        with pytest.raises(ConfigError, match=r"batch_size=None, num_workers=0"):
+            next(iter(loader))
+    finally:
+        data.close()
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,9 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from lrl import ActorLearnerCallback, InferenceConfig, ReplayConfig, ReplayDataModule
 from lrl.actors.inference_manager import InferenceManager
-from lrl.cli import LrlCLI
 from lrl.learner import datamodule, launch
 from lrl.learner.devices import of_this_rank
 from lrl.learner.ranks import announce_ranks, default_devices
-from lrl.outcome import Outcome
 from lrl.types import Batch, ConfigError
 
 pytestmark = quiet

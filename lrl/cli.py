@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -178,13 +178,19 @@ class LrlCLI(LightningCLI):
         Otherwise whoever evaluates or goes on from that file would write over the run's history.
         """
         self.config_init[str(self.subcommand)]["ckpt_path"] = self._checkpoint
+        given = self._get(self.config_init, "trainer")["logger"]
+        is_fit = self.subcommand == "fit"
         settings = self._get(self.config, "trainer")
-        if settings["logger"] is None and not settings["fast_dev_run"]:
-            kwargs["logger"] = self._new_loggers() if self.subcommand == "fit" else False
+        if given is None and not settings["fast_dev_run"]:
+            kwargs["logger"] = self._new_loggers() if is_fit else False
+        elif is_fit and (loggers := _without_folder(given)):
+            kwargs["logger"] = [*self._new_loggers()[1:], *loggers]
         with refusals_named(settings):
             trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)  # here, since a rank is too late for it
         check_ranks(trainer)
+        if is_fit and given is not None:
+            _open(trainer.loggers)
         return trainer
 
     def _new_loggers(self) -> list[Logger]:
@@ -230,6 +236,32 @@ class LrlCLI(LightningCLI):
         if self.trainer.is_global_zero:
             checkpoint = self._checkpoint or "none, untrained weights"
             print(describe(checkpoint, self.datamodule.stamp(), self.model.evaluated))
+
+
+def _open(loggers: Sequence[Logger]) -> None:
+    """Let loggers reach their servers now, since Lightning would end in a traceback later.
+
+    Raises:
+        ConfigError: One cannot begin a run; once it has, its failures end nothing.
+    """
+    for logger in loggers:
+        try:
+            _ = getattr(logger, "experiment", None)
+        except Exception as error:
+            raise ConfigError(
+                f"trainer.logger: {type(logger).__name__} cannot begin a run: {error}"
+            ) from error
+
+
+def _without_folder(given: Any) -> list[Logger]:
+    """Return loggers that were asked for, if the Trainer would find no folder for the run in them.
+
+    It looks at the first alone. That of another kind than these knows a server, or a folder of
+    many runs, in which each would write over the checkpoints of the one before.
+    """
+    loggers = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+    has_folder = loggers and isinstance(loggers[0], (TensorBoardLogger, CSVLogger))
+    return [] if has_folder else loggers
 
 
 def run() -> int:

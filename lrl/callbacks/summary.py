@@ -1,17 +1,18 @@
-"""What a run leaves behind when it ends: `summary.json` and the table of actors."""
+"""What a run leaves behind when it ends: `summary.json`, the table of actors, the totals."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.fabric.utilities.rank_zero import rank_zero_info, rank_zero_only
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info
 
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunSummary(L.Callback):
-    """Write `summary.json` to the run's folder, and log the table of actors.
+    """Write `summary.json` to the run's folder; log the table of actors, the totals, the verdict.
 
     Counts and rates are of all ranks, rates over the whole run, warm-up and evaluation included.
     Actors, shares of time and verdict are of rank 0.
@@ -154,13 +155,29 @@ class RunSummary(L.Callback):
             _log.error("summary.json could not be written: %s", error)
         ranks = trainer.world_size
         whose = f"rank 0 of {ranks}, its actors and its time:\n" if ranks > 1 else ""
-        rank_zero_info(f"{whose}{actor_table(actors)}\n{self.verdict}")
+        rank_zero_info(f"{whose}{actor_table(actors)}\n{totals(summary)}\n{self.verdict}")
 
 
 def _own_counts(trainer: L.Trainer) -> list[float]:
     dataset = dataset_of(trainer)
     steps = dataset.env_steps
     return [steps, steps - dataset.env_steps_offset, dataset.episodes]
+
+
+def totals(summary: Mapping[str, Any]) -> str:
+    """Return the figures of a summary that existing trainers print at their end, in one line.
+
+    Example:
+        >>> figures = {"env_steps": 80_000, "learner_steps": 3500, "episodes": 400, "seconds": 20.0}
+        >>> totals(figures | {"env_steps_per_second": 4000.0, "learner_steps_per_second": 175.0})
+        'total: 80,000 env steps (4,000/s), 3,500 learner steps (175.0/s), 400 episodes, 20.0 s'
+    """
+    return (
+        f"total: {summary['env_steps']:,} env steps ({summary['env_steps_per_second']:,.0f}/s), "
+        f"{summary['learner_steps']:,} learner steps "
+        f"({summary['learner_steps_per_second']:,.1f}/s), "
+        f"{summary['episodes']:,} episodes, {summary['seconds']:,.1f} s"
+    )
 
 
 def actor_table(actors: Sequence[ActorStatistics]) -> str:

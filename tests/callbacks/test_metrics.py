@@ -5,14 +5,24 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import logging
 import math
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
-from helpers.training_runs import make_run, quiet, small_data
+from helpers.training_runs import (
+    background,
+    environment_for_subprocess,
+    make_run,
+    quiet,
+    small_data,
+)
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
@@ -201,6 +211,49 @@ def test_the_rates_of_a_resumed_run_are_those_of_its_session(tmp_path):
     assert (summary["learner_steps"], summary["env_steps"]) == (25, 40 + 20 + 30)
     assert summary["learner_steps_per_second"] == pytest.approx(15 / summary["seconds"])
     assert summary["env_steps_per_second"] == pytest.approx(50 / summary["seconds"])
+
+
+def test_the_end_of_a_run_says_what_each_actor_did_and_the_totals(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        run = make_run(
+            tmp_path, ActorLearnerCallback(5, 0, 0), data=small_data(actors=background(2))
+        ).fit()
+    summary = json.loads((run.folder / "summary.json").read_text())
+    (message,) = (text for text in caplog.messages if text.startswith("actor "))
+    header, first, second, total, verdict = message.splitlines()
+    assert header.split()[:3] == ["actor", "env_steps", "env_steps/s"]
+    assert [line.split()[0] for line in (first, second)] == ["0", "1"]
+    made = [int(line.split()[1]) for line in (first, second)]
+    assert sum(made) == summary["env_steps"] > 0
+    assert total == (
+        f"total: {summary['env_steps']} env steps ({summary['env_steps_per_second']:,.0f}/s), "
+        f"20 learner steps ({summary['learner_steps_per_second']:,.1f}/s), "
+        f"{summary['episodes']} episodes, {summary['seconds']:.1f} s"
+    )
+    assert verdict == summary["verdict"]
+
+
+SCRIPT = """
+import lightning as L
+from lrl import DQN, ActorConfig, ActorLearnerCallback, RateLimiterConfig, ReplayDataModule
+
+data = ReplayDataModule(actors=ActorConfig(0), rate=RateLimiterConfig(min_size_env_steps=50))
+callback = ActorLearnerCallback(eval_interval_learner_steps=0)
+trainer = L.Trainer(max_steps=5, accelerator="cpu", callbacks=[callback], logger=False)
+trainer.fit(DQN(), datamodule=data)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_configures_no_logging_shows_them_too(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        cwd=tmp_path, env=environment_for_subprocess(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stdout + ended.stderr
+    assert said.count("actor   env_steps  env_steps/s   seconds  waiting  restarts") == 1
+    assert re.search(r"^total: [\d,]+ env steps .* 5 learner steps ", said, flags=re.MULTILINE)
 
 
 def test_the_table_of_actors_shows_every_actor():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,8 @@ class LrlCLI(LightningCLI):
         check_trainer(trainer)  # here, since a rank is too late for it
         check_ranks(trainer)
         if is_fit and given is not None:
-            _open(trainer.loggers)
+            for logger in trainer.loggers:
+                _open(logger)
         return trainer
 
     def _new_loggers(self) -> list[Logger]:
@@ -238,19 +239,17 @@ class LrlCLI(LightningCLI):
             print(describe(checkpoint, self.datamodule.stamp(), self.model.evaluated))
 
 
-def _open(loggers: Sequence[Logger]) -> None:
-    """Let loggers reach their servers now, since Lightning would end in a traceback later.
+def _open(logger: Logger) -> None:
+    """Let a logger reach its server now, since Lightning would end in a traceback later.
 
     Raises:
-        ConfigError: One cannot begin a run; once it has, its failures end nothing.
+        ConfigError: It cannot begin a run; once it has, its failures end nothing.
     """
-    for logger in loggers:
-        try:
-            _ = getattr(logger, "experiment", None)
-        except Exception as error:
-            raise ConfigError(
-                f"trainer.logger: {type(logger).__name__} cannot begin a run: {error}"
-            ) from error
+    try:
+        _ = getattr(logger, "experiment", None)
+    except Exception as error:
+        name = type(logger).__name__
+        raise ConfigError(f"trainer.logger: {name} cannot begin a run: {error}") from error
 
 
 def _without_folder(given: Any) -> list[Logger]:

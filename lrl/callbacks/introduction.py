@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import lightning as L
 from lightning.pytorch.callbacks import (
     ModelSummary,
@@ -36,14 +38,14 @@ def introduction(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
     """Return the lines with which a run begins."""
     data = datamodule_of(trainer)
     parameters = sum(p.numel() for p in pl_module.parameters() if p.requires_grad)
-    return "\n".join(
-        (
-            f"{type(pl_module).__name__} on {_environment(data)}: {_parts(trainer, pl_module)}; "
-            f"{parameters:,} parameters",
-            f"{_acting(data)}; {_learner(trainer, data)}",
-            f"kept in {trainer.log_dir or trainer.default_root_dir}",
-        )
+    what = f"{type(pl_module).__name__} on {_environment(data)}: {_parts(trainer, pl_module)}"
+    where = trainer.log_dir or trainer.default_root_dir
+    lines = (
+        f"{what}; {parameters:,} parameters",
+        f"{_acting(data)}; {_learner(trainer, data)}",
+        f"kept in {where}",
     )
+    return "\n".join(lines)
 
 
 def _environment(data: ReplayDataModule) -> str:
@@ -53,11 +55,8 @@ def _environment(data: ReplayDataModule) -> str:
 
 
 def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
-    names = [
-        str(pl_module.hparams[part]["class_path"]).rpartition(".")[2]
-        for part in ("encoder", "head", "bootstrap")
-        if part in pl_module.hparams
-    ]
+    parts = (pl_module.hparams.get(part) for part in ("encoder", "head", "bootstrap"))
+    names = [str(p["class_path"]).rpartition(".")[2] for p in parts if isinstance(p, Mapping)]
     replay = "prioritised" if dataset_of(trainer).replay.needs_priorities else "uniform"
     return ", ".join((*names, f"{replay} replay"))
 

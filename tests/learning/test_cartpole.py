@@ -1,4 +1,4 @@
-"""The CartPole recipes reach the score in their header (minutes; `make test-all`)."""
+"""The CartPole recipes and the README's script solve it (minutes; `make test-all`)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from lrl.benchmark import script
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,3 +33,10 @@ def test_the_best_checkpoint_holds_the_pole(recipe, tmp_path):
     score = re.search(r"return (\d+\.\d) ± .* over 100 episodes", out)
     assert score is not None
     assert float(score[1]) >= 475.0
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", script.WAYS)
+def test_the_readme_script_solves_it_from_everywhere(way):
+    assert script.run(way, seed=5, example=ROOT / script.EXAMPLE).score >= script.BAR

@@ -83,9 +83,7 @@ def test_a_slow_reader_of_a_pipe_that_does_not_block_is_waited_for():
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     command = [sys.executable, "-c", SAY.format("") + "print('x' * 200_000)"]
-    process = subprocess.Popen(
-        command, env=BUFFERED, stdout=writing, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, env=BUFFERED, stdout=writing, stderr=subprocess.DEVNULL)
     os.close(writing)
     with os.fdopen(reading) as file:
         text = file.read()

@@ -190,7 +190,7 @@ def test_a_checkpoint_cannot_have_any_function_called(path: str):
 
 # --- Runs -----------------------------------------------------------------------------------
 
-LENGTHS = {"env": EnvConfig("lrl/Identity-v0", {"length": 5})}
+LENGTHS: dict[str, Any] = {"env": EnvConfig("lrl/Identity-v0", {"length": 5})}
 
 
 def longer(**settings: Any) -> EvaluationConfig:
@@ -297,20 +297,3 @@ def test_the_command_line_takes_both(tmp_path: Path, monkeypatch, capsys):
     )
     assert code in (None, 0), err
     assert f" {length:.1f} " in scored
-
-
-def test_a_factory_of_a_notebook_is_refused_where_actors_need_it(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("lrl.envs.factory._MAIN", "helpers.factories")
-    monkeypatch.setattr("helpers.factories.__file__", None)
-    monkeypatch.setattr("helpers.factories.__spec__", None)
-    env = EnvConfig(factory=FACTORY)
-    for settings in ({"actors": background(1)}, {"evaluation": EvaluationConfig(2, 2)}):
-        mode = "inline" if "actors" in settings else "background"
-        run = make_run(
-            tmp_path,
-            ActorLearnerCallback(5, 10, 10, evaluation=mode),  # type: ignore[arg-type]
-            data=small_data(env=env, **settings),
-        )
-        with pytest.raises(ConfigError, match="which other processes cannot import"):
-            run.fit()
-    make_run(tmp_path, data=small_data(env=env), max_steps=2).fit()

@@ -54,7 +54,7 @@ class Talking(LedgerEnv):
 
 
 if "lrl/Talking-v0" not in gymnasium.registry:
-    gymnasium.register("lrl/Talking-v0", Talking)
+    gymnasium.register("lrl/Talking-v0", f"{__name__}:Talking")
 
 
 @dataclass
@@ -104,7 +104,7 @@ def _is_saved(folder: Path, interrupted: bool) -> bool:
     return learner_step > 0 if interrupted else learner_step == _LEARNER_STEPS
 
 
-def _start(folder: Path, *more: str, **streams: Any) -> subprocess.Popen[bytes]:
+def _start(folder: Path, *more: str, **streams: Any) -> subprocess.Popen[Any]:
     return subprocess.Popen(
         [sys.executable, *_FIT, *more], cwd=folder, env=environment(), start_new_session=True,
         **streams,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import lightning as L
-from lightning.fabric.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation

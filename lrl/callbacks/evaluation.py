@@ -88,7 +88,7 @@ class PeriodicEvaluation(L.Callback):
             ("check_val_every_n_epoch", (1,), schedule),
             ("num_sanity_val_steps", (0, 2), "an untrained network plays no episodes"),
         ]
-        if limits and not trainer.fast_dev_run:
+        if limits and not getattr(trainer, "fast_dev_run", False):
             ones = (0, 1.0) if self.interval_learner_steps == 0 else (1.0,)
             refused.append(("limit_val_batches", ones, "Lightning's validation loop does not run"))
         for name, allowed, why in refused:

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import (
 )
 
 from lrl.callbacks.progress import RLProgressBar
+from lrl.learner.checks import callbacks_of
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of, dataset_of
 from lrl.learner.threads import available_cores
 
@@ -26,12 +27,12 @@ def replace_defaults(trainer: L.Trainer, pl_module: L.LightningModule, stage: st
     Lightning's count epochs and layers, of which there are none worth counting. A subclass of them
     was chosen by the user, and stays.
     """
-    callbacks = [c for c in trainer.callbacks if type(c) not in _SUMMARIES]
+    callbacks = [c for c in callbacks_of(trainer) if type(c) not in _SUMMARIES]
     for index, callback in enumerate(callbacks):
         if type(callback) in _BARS:
             callbacks[index] = RLProgressBar()
             callbacks[index].setup(trainer, pl_module, stage)
-    trainer.callbacks = callbacks
+    trainer.callbacks = callbacks  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def introduction(trainer: L.Trainer, pl_module: L.LightningModule) -> str:

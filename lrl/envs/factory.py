@@ -61,19 +61,3 @@ def find(path: str) -> Callable[..., Any]:
             f"env.factory is {path!r}, but {module} has no function or class {name!r}."
         )
     return factory
-
-
-def check_importable(path: str | Callable[..., Any] | None) -> None:
-    """Check that the processes that this one starts can import a factory, if there is one.
-
-    Raises:
-        ConfigError: It is in the main module, and that is no file: a notebook, for instance.
-    """
-    main = sys.modules[_MAIN]
-    is_file = getattr(main, "__spec__", None) or getattr(main, "__file__", None)
-    if str(path).rpartition(".")[0] == _MAIN and not is_file:
-        raise ConfigError(
-            f"env.factory is {path!r}, which other processes cannot import from a notebook or "
-            "from standard input: put it into a module of its own, or set actors.num_actors to 0 "
-            "(and evaluate inline)."
-        )

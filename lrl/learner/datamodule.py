@@ -17,7 +17,6 @@ from lrl.actors.main_module import check_main_guard, check_parts
 from lrl.actors.policy import publish_weights
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec
-from lrl.envs.factory import check_importable
 from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig, check_same_spaces
 from lrl.interrupt import interrupt
 from lrl.learner.checks import (
@@ -133,7 +132,7 @@ class ReplayDataModule(L.LightningDataModule):
             return
         check_main_guard()
         settings = getattr(self._trainer().lightning_module, "hparams", {})
-        check_parts(self.env, self.exploration, *settings.values())
+        check_parts(self.env, self.evaluation_env, self.exploration, *settings.values())
         if (spec := gymnasium.registry.get(self.env.id)) is not None:
             check_parts(spec.entry_point, spec.vector_entry_point)
 
@@ -155,10 +154,6 @@ class ReplayDataModule(L.LightningDataModule):
         check_replay_device(self.replay.device, self._trainer().strategy.root_device)
         check_synchronous(self.actors, self.rate, evaluates_in_background(self._trainer()))
         self.exploration.check_actors(self.slot.num_actors * world_size)
-        if self.actors.num_actors > 0:
-            check_importable(self.env.factory)
-        if evaluates_in_background(self._trainer()):
-            check_importable(self.evaluation_env.factory)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
         if self.dataset is None:

@@ -1,6 +1,7 @@
 import math
 import pickle
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -107,7 +108,10 @@ def test_every_epsilon_is_a_probability(exploration: Exploration, count: int, en
         (lambda: EpsilonLadder(alpha=math.nan), "alpha"),
         (lambda: EpsilonLadder(alpha=math.inf), "alpha"),  # 0 * inf is NaN
         (lambda: PerActor([]), "explorations must be a list of explorations"),
-        (lambda: PerActor([Greedy(), 0.1]), "explorations must be a list of explorations"),
+        (
+            lambda: PerActor([Greedy(), cast(Any, 0.1)]),
+            "explorations must be a list of explorations",
+        ),
         (lambda: Mixture(Greedy(), Greedy(), Constant(1.5)), r"share \(its start\)"),
         (lambda: Mixture(Greedy(), Greedy(), Linear(0.0, -1.0, 9)), r"share \(its end\)"),
     ],

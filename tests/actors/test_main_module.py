@@ -13,6 +13,7 @@ import pytest
 
 from lrl.actors.exploration import Greedy
 from lrl.actors.main_module import check_main_guard, check_parts, without_missing_main
+from lrl.envs import EnvConfig
 from lrl.types import ConfigError
 
 
@@ -99,7 +100,8 @@ class Mine(Greedy):
 def test_parts_of_a_notebook_are_named(main, monkeypatch):
     monkeypatch.setattr(Mine, "__module__", "__main__")
     monkeypatch.setattr(main, "Mine", Mine, raising=False)
-    for part in (Mine(), partial(Mine), {"class_path": "__main__.Mine"}, "__main__:Mine"):
+    named = {"class_path": "__main__.Mine"}
+    for part in (Mine(), partial(Mine), named, "__main__:Mine", EnvConfig(factory="__main__.Mine")):
         with pytest.raises(ConfigError, match=r"^Mine is defined in a notebook.*a module \(a \.py"):
             check_parts("CartPole-v1", part)
     check_parts(Greedy(), partial(Greedy), {"class_path": "lrl.networks.MLPEncoder"})

@@ -43,7 +43,8 @@ class Hopeful(DQN):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        layer: Any = self.online.head.layers.actions
+        head: Any = self.online.head
+        layer = head.layers.actions
         with torch.no_grad():
             layer.weight.zero_()
             layer.bias.copy_(torch.tensor([-1.0, 2.5, 0.0, 1.0]))

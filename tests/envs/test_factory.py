@@ -155,7 +155,7 @@ def test_other_processes_import_it_by_its_path(method):
 SCRIPT = """
 import multiprocessing, sys
 from helpers.factories import Corridor
-from lrl.envs import EnvConfig, make_envs, factory
+from lrl.envs import EnvConfig, make_envs
 
 def make_env(length):
     return Corridor(length)
@@ -167,7 +167,6 @@ def child(config):
 
 if __name__ == "__main__":
     config = EnvConfig(factory=make_env, kwargs={"length": 2})
-    factory.check_importable(config.factory)
     for method in ("spawn", "forkserver"):
         process = multiprocessing.get_context(method).Process(target=child, args=(config,))
         process.start()
@@ -188,17 +187,5 @@ def test_a_function_of_a_guarded_script_is_found_in_its_processes(tmp_path):
     assert done.stdout.splitlines() == ["__main__.make_env 11"] * 2, done.stderr
 
 
-def test_a_function_of_standard_input_cannot_reach_other_processes():
-    code = (
-        "from lrl.envs import EnvConfig, factory\n"
-        "def make_env(): pass\n"
-        "try: factory.check_importable(EnvConfig(factory=make_env).factory)\n"
-        "except ValueError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "'__main__.make_env', which other processes cannot import" in done.stdout, done.stderr
-
-
 def test_what_is_imported_can_be_imported_again():
-    factory.check_importable(PATH)
     assert factory.find("helpers.factories.Corridor") is factories.Corridor

@@ -81,7 +81,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
     source: Any = dataset.source
     state = dataset.replay.state_dict()
     bar = RLProgressBar()
-    bar._metrics = run.callback  # as of a run that shows it
+    bar._throughput = run.callback.throughput  # as of a run that shows it
     report = {
         "weights": hashlib.sha256(weights).hexdigest(),
         "learner_steps": run.trainer.global_step,

@@ -16,7 +16,10 @@ class Always(Exploration):
 
     action: int
 
-    def select(self, q: Any, *where: Any) -> Any:
+    def select(
+        self, q: Any, env_steps: Any, environments: Any, total_environments: Any, rng: Any,
+        mask: Any = None,
+    ) -> Any:  # fmt: skip
         return np.full(len(q), self.action, np.int32)
 
     def epsilons(self, env_steps: int, environments: Any, total_environments: int) -> Any:

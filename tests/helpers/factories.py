@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit
 class Corridor(gymnasium.Env):
     """Walk right along a corridor; each step costs 0.5, the end pays 1."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = Box(0.0, 1.0, (1,), np.float32)
     action_space = Discrete(2)
 

@@ -394,7 +394,7 @@ def test_state_is_plain_and_a_resumed_stream_counts_on(tmp_path):
     dataset = make_dataset()
     list(itertools.islice(dataset, 7))
     assert dataset.source is not None
-    dataset.source.rollout.add_episode(1.0, 10)
+    dataset.source.rollout.add_episode(1.0, 10, 0.5)
     torch.save(dataset.state_dict(), tmp_path / "state")
     state = torch.load(tmp_path / "state", weights_only=True)
     resumed = make_dataset()

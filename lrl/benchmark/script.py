@@ -57,6 +57,7 @@ def run(way: str, seed: int, example: Path = EXAMPLE) -> Row:
     for zero in ("seed_everything(0)", "seed=0"):
         assert zero in script, zero
         script = script.replace(zero, zero.replace("0", str(seed)))
+    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(script)
@@ -65,7 +66,7 @@ def run(way: str, seed: int, example: Path = EXAMPLE) -> Row:
         result = subprocess.run(
             [sys.executable, *command],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(["", *sys.path]).lstrip(os.pathsep)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
             input="" if way == "file" else script,
             capture_output=True,
             text=True,

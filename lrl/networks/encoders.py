@@ -88,7 +88,8 @@ class MLPEncoder(Encoder):
 
     def encode(self, observation: Tensor) -> Tensor:
         """Return the features of float observations."""
-        return self.layers(observation)
+        # nn.Flatten refuses single numbers, but its place is in the names of saved weights.
+        return self.layers(observation.reshape(observation.shape[0], -1))
 
 
 class ConvEncoder(Encoder):

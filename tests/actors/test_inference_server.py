@@ -227,6 +227,25 @@ def test_a_full_batch_runs_at_once_and_a_long_delay_does_not_deafen(make: Callab
     assert learner.slots.server["batches"] == 1  # and it stopped with a request that waited
 
 
+def test_a_full_batch_waits_for_nothing(make: Callable, monkeypatch: pytest.MonkeyPatch):
+    learner = make(slots=2, batch_requests=2, delay_seconds=30.0)
+    for slot in range(2):
+        learner.requester(slot).ask(observation_of(slot, 1, 1, 4))
+    timeouts: list[float] = []
+    collect = learner.server.requests.collect
+
+    def spied(timeout: float) -> None:
+        timeouts.append(timeout)
+        collect(timeout)
+
+    while not learner.server.requests.is_full:
+        learner.server.requests.collect(10.0)
+    monkeypatch.setattr(learner.server.requests, "collect", spied)
+    learner.server.serve()
+    assert timeouts == [0.0]
+    assert learner.slots.server["batches"] == 1
+
+
 def test_batches_of_one(make: Callable):
     learner = make(slots=4, batch_requests=1, delay_seconds=30.0)
     requesters = [learner.requester(slot) for slot in range(4)]

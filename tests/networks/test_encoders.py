@@ -88,6 +88,13 @@ def test_mlp_encoder_flattens_and_has_the_sizes_asked_for():
     assert encoder(torch.zeros(5, 2, 3)).shape == (5, 256)
 
 
+def test_mlp_encoder_takes_single_numbers():
+    encoder = MLPEncoder((), hidden_sizes=(4,))
+    torch.manual_seed(0)
+    numbers = torch.randn(5)
+    assert torch.equal(encoder(numbers), encoder.layers(numbers.view(5, 1)))
+
+
 def test_mlp_encoder_is_matrices_with_relu_between():
     encoder = MLPEncoder((2,), hidden_sizes=(3, 2))
     linear = [layer for layer in encoder.layers if isinstance(layer, nn.Linear)]

@@ -172,6 +172,8 @@ def test_maximum_rate() -> None:
     now += 5.0
     limiter.record_sample(4)  # late: the time is not made up for
     assert limiter.seconds_until_next_step() == pytest.approx(0.1)
+    limiter.record_sample(12)  # three batches
+    assert limiter.seconds_until_next_step() == pytest.approx(0.4)
     assert RateLimiter(RateLimiterConfig(), 4).seconds_until_next_step() == 0.0
 
 

@@ -130,11 +130,15 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
     def _draw(self, most: int) -> list[Batch]:
         """Return as many batches as are earned, at least one: drawn together they cost less."""
         self._check()  # before actors are started for a run that is over
-        source = self.start()
-        source.take_waiting()
-        self._anneal()  # before waiting: a longer window may take rows out
-        if not self._can_sample():
-            self._wait(source)
+        try:
+            source = self.start()
+            source.take_waiting()
+            self._anneal()  # before waiting: a longer window may take rows out
+            if not self._can_sample():
+                self._wait(source)
+        except RuntimeError:
+            self._check()  # a signal to the whole process group ends actors and their helpers, too
+            raise
         started = time.perf_counter()
         earned = self.limiter.batches_earned() if most > 1 else 1
         count = most if earned is None else min(most, earned)

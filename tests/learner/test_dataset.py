@@ -317,6 +317,23 @@ def test_says_when_the_actors_are_gone(rows):
         next(dataset)
 
 
+def test_a_signal_that_also_ended_the_actors_is_the_reason():
+    came: list[bool] = []
+
+    def check() -> None:
+        if came:
+            raise SystemExit
+
+    def end_actors() -> None:
+        came.append(True)
+        dead()
+
+    dataset = asynchronous(check)
+    manager_of(dataset).check = end_actors
+    with pytest.raises(SystemExit):
+        next(dataset)
+
+
 def test_a_lost_chunk_leaves_a_gap_in_every_stream_of_its_actor():
     dataset = asynchronous()
     source = dataset.source

@@ -72,7 +72,14 @@ MISTAKES = {
         ["--data.evaluation.env.kwargs", "{num_contexts: 7}"],
         "environment with observation_shape (7,) instead of (4,), num_actions 7 instead of 4 in",
     ),
-    "unknown factory": (["--data.env.factory", "nowhere.make"], "env.factory 'nowhere.make'"),
+    "unknown factory": (
+        ["--data.env.id", "maze", "--data.env.factory", "nowhere.make"],
+        "env.factory 'nowhere.make' cannot be imported: ModuleNotFoundError",
+    ),
+    "a factory under another's name": (
+        ["--data.env.factory", "nowhere.make"],
+        "env.id is 'lrl/Identity-v0', but must be a name of your own",
+    ),
     "wrong interval": (
         ["--actor_learner.sync_period_learner_steps", "0"],
         "sync_period_learner_steps must be at least 1",

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from helpers.command_line import Project
-from helpers.factories import make_corridor
+from helpers.factories import MaskedCorridor, make_corridor
 from helpers.filmed_envs import DIARY
 from helpers.training_runs import background, make_run, quiet, small_data
 
-from lrl import ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig, safety
+from lrl import ActorConfig, ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig, safety
 from lrl.callbacks import video
 from lrl.envs import PROTOCOLS, AtariConfig, WrapperConfig
 from lrl.learner.agent import load_agent
@@ -190,7 +190,7 @@ def test_a_checkpoint_cannot_have_any_function_called(path: str):
 
 # --- Runs -----------------------------------------------------------------------------------
 
-LENGTHS: dict[str, Any] = {"env": EnvConfig("lrl/Identity-v0", {"length": 5})}
+SHORT = EnvConfig("lrl/Identity-v0", {"length": 5})
 
 
 def longer(**settings: Any) -> EvaluationConfig:
@@ -201,7 +201,7 @@ def longer(**settings: Any) -> EvaluationConfig:
 @pytest.mark.timeout(120)
 def test_every_episode_of_evaluation_is_of_its_environment(tmp_path: Path, mode):
     callback = ActorLearnerCallback(5, 10, 10, evaluation=mode)
-    data = small_data(evaluation=longer(), **LENGTHS)
+    data = small_data(evaluation=longer(), env=SHORT)
     run = make_run(tmp_path, callback, data=data).fit()
     rows = run.metrics()
     assert {float(row["eval/length_mean"]) for row in rows if "eval/length_mean" in row} == {9}
@@ -220,7 +220,7 @@ def test_every_episode_of_evaluation_is_of_its_environment(tmp_path: Path, mode)
 @pytest.mark.filterwarnings("ignore:.* gives info.'action_mask'., which is not used")
 def test_what_is_no_space_may_differ(tmp_path: Path):
     data = small_data(
-        env=EnvConfig("lrl/Masked-v0", action_masks=True),
+        env=EnvConfig(factory=MaskedCorridor, action_masks=True, max_episode_steps=9),
         evaluation=EvaluationConfig(2, 2, env={"action_masks": False}),
     )
     run = make_run(tmp_path, data=data).fit()

@@ -36,9 +36,9 @@ def all_epsilons(exploration: Exploration, count: int, env_steps: int = 0) -> li
 def test_the_default_follows_its_line():
     exploration = EpsilonGreedy()
     assert all_epsilons(exploration, 2, env_steps=0) == [1.0, 1.0]
-    assert all_epsilons(exploration, 2, env_steps=25_000) == pytest.approx([0.51, 0.51])
-    assert all_epsilons(exploration, 2, env_steps=50_000) == [0.02, 0.02]
-    assert all_epsilons(exploration, 2, env_steps=10**9) == [0.02, 0.02]
+    assert all_epsilons(exploration, 2, env_steps=5_000) == pytest.approx([0.525, 0.525])
+    assert all_epsilons(exploration, 2, env_steps=10_000) == [0.05, 0.05]
+    assert all_epsilons(exploration, 2, env_steps=10**9) == [0.05, 0.05]
 
 
 def test_spread_of_six_environments():
@@ -109,7 +109,7 @@ def test_every_epsilon_is_a_probability(exploration: Exploration, count: int, en
         (lambda: EpsilonLadder(alpha=math.inf), "alpha"),  # 0 * inf is NaN
         (lambda: PerActor([]), "explorations must be a list of explorations"),
         (
-            lambda: PerActor([Greedy(), cast(Any, 0.1)]),
+            lambda: PerActor([Greedy(), cast("Any", 0.1)]),
             "explorations must be a list of explorations",
         ),
         (lambda: Mixture(Greedy(), Greedy(), Constant(1.5)), r"share \(its start\)"),

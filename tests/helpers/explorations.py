@@ -17,9 +17,14 @@ class Always(Exploration):
     action: int
 
     def select(
-        self, q: Any, env_steps: Any, environments: Any, total_environments: Any, rng: Any,
+        self,
+        q: Any,
+        env_steps: int,
+        environments: Any,
+        total_environments: int,
+        rng: np.random.Generator,
         mask: Any = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         return np.full(len(q), self.action, np.int32)
 
     def epsilons(self, env_steps: int, environments: Any, total_environments: int) -> Any:

@@ -13,7 +13,6 @@ from gymnasium.wrappers import TimeLimit
 class Corridor(gymnasium.Env):
     """Walk right along a corridor; each step costs 0.5, the end pays 1."""
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = Box(0.0, 1.0, (1,), np.float32)
     action_space = Discrete(2)
 
@@ -35,6 +34,18 @@ class Corridor(gymnasium.Env):
 
     def _observation(self):
         return np.array([self.position / self.length], np.float32)
+
+
+class MaskedCorridor(Corridor):
+    """Tells that both actions are allowed."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = super().reset(seed=seed)
+        return observation, {**info, "action_mask": np.ones(2, np.int8)}
+
+    def step(self, action: int):
+        *answer, info = super().step(action)
+        return (*answer, {**info, "action_mask": np.ones(2, np.int8)})
 
 
 def make_corridor(length: int = 4, limit: int | None = None, **kwargs: Any) -> gymnasium.Env:

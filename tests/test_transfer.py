@@ -89,7 +89,7 @@ def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag:
     make_run(
         tmp_path,
         callback,
-        WeightSync(3),
+        WeightSync(),
         AfterEachStep(lambda *_: lags.append(len(made) - len(arrived))),
         module=agent,
         data=small_data(replay=PRIORITISED),

@@ -107,8 +107,9 @@ def test_a_start_value_is_of_an_allowed_action():
     sink = ListSink()
     actor = Actor(envs, lambda observation: (values, 0), GREEDY, sink, ActorSlot(0))
     while not sink.start_values:
-        assert envs.action_mask is not None
-        values = np.where(envs.action_mask, 1.0, 9.0).astype(np.float32)
+        mask = envs.action_mask
+        assert mask is not None
+        values = np.where(mask, 1.0, 9.0).astype(np.float32)
         actor.step()
     assert sink.start_values == [1.0]
 

@@ -82,14 +82,16 @@ def test_model_checkpoint_keeps_the_best_evaluations(tmp_path):
 
 
 def test_numbered_snapshots_stay_and_can_be_gone_on_with(tmp_path):
-    snapshots = ModelCheckpoint(every_n_train_steps=10, save_top_k=-1, filename="{step}")
-    run = make_run(tmp_path, snapshots, ActorLearnerCallback(5, 20, 0), max_steps=40).fit()
+    def snapshots() -> ModelCheckpoint:
+        return ModelCheckpoint(every_n_train_steps=10, save_top_k=-1, filename="{step}")
+
+    run = make_run(tmp_path, snapshots(), ActorLearnerCallback(5, 20, 0), max_steps=40).fit()
     numbered = {f"step={step}": step for step in (10, 20, 30, 40)}
     names = {path.stem for path in run.checkpoint("last").parent.glob("*.ckpt")}
     assert names == {"best", "last", *numbered}
     for name, step in numbered.items():
         assert load_agent(run.checkpoint(name)).stamp["training"]["learner_steps"] == step
-    resumed = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), max_steps=35)
+    resumed = make_run(tmp_path, snapshots(), ActorLearnerCallback(5, 0, 0), max_steps=35)
     resumed.fit(run.checkpoint("step=30"))
     assert resumed.trainer.global_step == 35
     assert [int(row["step"]) for row in resumed.metrics()] == [35]

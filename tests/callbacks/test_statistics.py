@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from helpers.command_line import Project, quiet_commands
+from helpers.tiny_networks import matrix_of
 from helpers.training_runs import background, make_run, quiet, small_data
 from torch import Tensor
 
@@ -43,8 +43,7 @@ class Hopeful(DQN):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        head: Any = self.online.head
-        layer = head.layers.actions
+        layer = matrix_of(self.online)
         with torch.no_grad():
             layer.weight.zero_()
             layer.bias.copy_(torch.tensor([-1.0, 2.5, 0.0, 1.0]))

@@ -15,7 +15,7 @@ import pytest
 import torch
 from helpers.training_runs import AfterEachStep, Run, background, make_run, quiet, small_data
 
-from lrl import ActorLearnerCallback, EnvConfig, RateLimiterConfig, ReplayConfig
+from lrl import ActorConfig, ActorLearnerCallback, EnvConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.learner.datamodule import dataset_of
 from lrl.replay import PrioritizedSampler
@@ -39,7 +39,7 @@ def fit(
 ) -> Run:
     data = {
         "env": EnvConfig(id="CartPole-v1"),
-        "actors": background(num_actors, 2 if num_actors else 4),
+        "actors": background(num_actors, 2) if num_actors else ActorConfig(0, 4),
         "replay": ReplayConfig(2000, BATCH, n_step=3, sampler=PrioritizedSampler),
         "rate": RateLimiterConfig(samples_per_insert=RATIO, min_size_env_steps=MIN_SIZE),
         "exploration": EpsilonGreedy(Linear(1.0, 0.1, 2000)),

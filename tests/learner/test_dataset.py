@@ -339,7 +339,12 @@ def test_a_lost_chunk_leaves_a_gap_in_every_stream_of_its_actor():
     source = dataset.source
     assert isinstance(source, AsynchronousSource)
     chunk = SimpleNamespace(
-        actor=1, after_gap=False, rows=steps(5, stream=2), episode_return=[], episode_length=[]
+        actor=1,
+        after_gap=False,
+        rows=steps(5, stream=2),
+        episode_return=[],
+        episode_length=[],
+        episode_start_value=[],
     )
     source.chunks = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
         get=lambda timeout: chunk, release=lambda chunk: None
@@ -369,7 +374,12 @@ def test_lag_counts_learner_steps_and_not_batches():
     source = dataset.source
     assert isinstance(source, AsynchronousSource)
     chunk = SimpleNamespace(
-        actor=0, after_gap=False, rows=steps(5), episode_return=[], episode_length=[]
+        actor=0,
+        after_gap=False,
+        rows=steps(5),
+        episode_return=[],
+        episode_length=[],
+        episode_start_value=[],
     )
     source.chunks = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
         get=lambda timeout: chunk, release=lambda chunk: None

@@ -75,7 +75,7 @@ class ScriptedSource(Source):
             policy_version=np.array([10, 20, 0]),
         )
         self.put(rows)
-        self.rollout.add_episode(float(self.rollout.episodes), length=9, start_value=0.5)
+        self.rollout.add_episode(float(self.rollout.episodes), length=9)
         self.rollout.add_lag(rows, learner_steps=25)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Others(L.Callback):
         dataset_of(trainer).replay.env_steps_inserted = RESUMED
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.clock.now += OTHER
         dataset = dataset_of(trainer)

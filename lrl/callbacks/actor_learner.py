@@ -113,7 +113,7 @@ class ActorLearnerCallback(Checkpoint):
         return {
             f"actor_learner.{name}": value
             for name, value in (
-                ("sync_period_learner_steps", self.weight_sync.due_every_learner_steps),
+                ("sync_period_learner_steps", self.weight_sync.period_learner_steps),
                 ("eval_interval_learner_steps", self.evaluation.interval_learner_steps),
                 ("save_interval_learner_steps", self.last.interval_learner_steps),
                 ("video_interval_learner_steps", self.video.interval_learner_steps),

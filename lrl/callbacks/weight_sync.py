@@ -36,23 +36,23 @@ class WeightSync(L.Callback):
                 "sync_period_learner_steps must be at least 1 (actors without weights learn "
                 f"nothing), got {period_learner_steps}"
             )
-        self.period_learner_steps = period_learner_steps
+        self.asked_period = period_learner_steps
         self.policy_version = 0
         self._has_actors = True
 
     @property
-    def due_every_learner_steps(self) -> int:
+    def period_learner_steps(self) -> int:
         """Learner steps between two versions; 0 in synchronous mode, once that is known."""
-        return self.period_learner_steps if self._has_actors else 0
+        return self.asked_period if self._has_actors else 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuse a period where there is nobody to give weights to."""
         if stage != "fit":
             return
         self._has_actors = datamodule_of(trainer).actors.num_actors > 0
-        if not self._has_actors and self.period_learner_steps != DEFAULT_SYNC_PERIOD:
+        if not self._has_actors and self.asked_period != DEFAULT_SYNC_PERIOD:
             raise ConfigError(
-                f"sync_period_learner_steps is {self.period_learner_steps}, but actors.num_actors "
+                f"sync_period_learner_steps is {self.asked_period}, but actors.num_actors "
                 "is 0 (synchronous mode), where it would do nothing, since acting takes the newest "
                 "weights: leave it out, or give the run configs/system/synchronous.yaml last"
             )

@@ -81,6 +81,8 @@ def test_model_checkpoint_keeps_the_best_evaluations(tmp_path):
         assert torch.load(path, weights_only=True)["global_step"] in steps
 
 
+# Lightning's: the resumed run has a folder of its own.
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_numbered_snapshots_stay_and_can_be_gone_on_with(tmp_path):
     def snapshots() -> ModelCheckpoint:
         return ModelCheckpoint(every_n_train_steps=10, save_top_k=-1, filename="{step}")

@@ -140,7 +140,7 @@ def make_run(
     data = data or small_data()
     for callback in settings["callbacks"]:
         if isinstance(callback, ActorLearnerCallback) and data.actors.num_actors == 0:
-            callback.weight_sync.period_learner_steps = DEFAULT_SYNC_PERIOD
+            callback.weight_sync.asked_period = DEFAULT_SYNC_PERIOD
     return Run(L.Trainer(**{**settings, **trainer}), module or small_agent(), data)
 
 

@@ -8,7 +8,7 @@ if __name__ == "__main__":  # actors import this file
     L.seed_everything(0)
     experience = lrl.ReplayDataModule(lrl.EnvConfig("CartPole-v1"), seed=0)
     callback = lrl.ActorLearnerCallback()
-    trainer = L.Trainer(devices=1, max_steps=3500, callbacks=[callback])
+    trainer = L.Trainer(devices=1, max_steps=5000, callbacks=[callback])
     trainer.fit(lrl.DQN(), datamodule=experience)
 
     (score,) = trainer.test(datamodule=experience, ckpt_path="best", verbose=False)

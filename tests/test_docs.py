@@ -63,8 +63,8 @@ def test_the_custom_head_example_runs_and_is_short(tmp_path):
 def test_the_readme_script_is_the_example_and_runs(tmp_path):
     script = next(block for block in blocks("python") if "trainer.fit" in block)
     assert (ROOT / "examples/cartpole.py").read_text().endswith(f'"""\n\n{script}')
-    assert "max_steps=3500" in script
-    (tmp_path / "script.py").write_text(script.replace("max_steps=3500", "max_steps=500"))
+    assert "max_steps=5000" in script
+    (tmp_path / "script.py").write_text(script.replace("max_steps=5000", "max_steps=500"))
     assert re.search(r"mean return of 100 episodes: \d+\.\d", run(["script.py"], tmp_path))
 
 

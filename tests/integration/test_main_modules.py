@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.training_runs import environment_for_subprocess, kill_group, process_group
+from helpers.training_runs import environment_for_subprocess, kill_group, process_group, wait_for
 
 SCRIPT = """
 import lightning as L
@@ -54,7 +54,7 @@ def start(folder: Path, how: str, script: str) -> tuple[int, str, str]:
     )
     try:
         out, err = process.communicate(script if how == "standard input" else "", timeout=55)
-        assert process_group(process.pid) == []
+        wait_for(lambda: process_group(process.pid) == [], "the end of all processes", 5.0)
     finally:
         kill_group(process.pid)
     return process.returncode, out, err

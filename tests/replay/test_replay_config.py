@@ -67,7 +67,7 @@ def test_settings_are_checked_at_both_ends(settings: dict[str, Any], message: st
     ],
 )
 def test_a_sampler_from_the_command_line_is_built_anew_each_time(arguments: list[str]) -> None:
-    config = replace(pickle.loads(pickle.dumps(parse(*arguments))), capacity=77)
+    config = replace(pickle.loads(pickle.dumps(parse(*arguments))), capacity=777)
     one, two = config.sampler(), config.sampler()
     assert isinstance(one, PrioritizedSampler)
     assert one is not two

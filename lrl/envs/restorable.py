@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +26,8 @@ class RestorableEnvs(StreamEnvs):
 
     An environment is never asked for its state, which many cannot tell. What is remembered is how
     it came about: the last seed and the actions since. Restoring plays them again and compares
-    the outcome. So that they stay few, an episode that begins after `STEPS_PER_SEED` steps gets a
-    new seed, which makes the episodes other ones than without this class.
+    all answers, by a checksum. So that they stay few, an episode that begins after
+    `STEPS_PER_SEED` steps gets a new seed, which makes the episodes other ones than without this class.
 
     Args:
         envs: The environments, each in a vector of its own.
@@ -70,10 +71,12 @@ class RestorableEnvs(StreamEnvs):
             self._recorded[index].reset(self._new_seed())
         if restarted.any():
             _log.warning(
-                "environments %s begin new episodes: with the same seed and actions they did not "
-                "come to where they were when the checkpoint was saved",
+                "environments %s begin new episodes, so that this run is not exactly what it would "
+                "have been without the interruption: the same seed and actions were answered "
+                "otherwise than before. Such an environment looks at the clock, or draws from a "
+                "random generator other than its np_random, which reset(seed=...) seeds",
                 np.flatnonzero(restarted).tolist(),
-            )
+            )  # fmt: skip
         self._ended = self.ended
         self.action_mask = self._masks()
         self._check_mask(self._ended)
@@ -119,12 +122,14 @@ class _Recorded:
         self.seed = 0
         self.actions = array("i")
         self.observation: npt.NDArray[np.generic] = np.zeros(0)
+        self.checksum = 0
         self.reward = 0.0
         self.ended = False
 
     def reset(self, seed: int) -> None:
         self.seed, self.actions, self.reward, self.ended = seed, array("i"), 0.0, False
         self.observation = self.envs._reset_envs([seed])[0]
+        self.checksum = zlib.crc32(self.observation.tobytes())
 
     def begin(self, seed: int) -> EnvStep:
         """Reset with a seed, in the step after an episode's end."""
@@ -136,6 +141,7 @@ class _Recorded:
         step = self.envs._step_envs(np.array([action]), np.array([self.ended]))
         self.actions.append(action)
         self.observation = step.observation[0]
+        self.checksum = zlib.crc32(self.observation.tobytes(), self.checksum)
         self.reward += float(step.reward[0])
         self.ended = bool(step.terminated[0] or step.truncated[0])
         return step
@@ -145,6 +151,7 @@ class _Recorded:
             "seed": self.seed,
             "actions": np.array(self.actions, np.int32),
             "observation": self.observation,
+            "checksum": self.checksum,
             "reward": self.reward,
             "ended": self.ended,
         }
@@ -162,4 +169,5 @@ class _Recorded:
             _log.warning("an environment failed while it was restored", exc_info=True)
             return False
         same = (self.reward, self.ended) == (state["reward"], state["ended"])
+        same &= state.get("checksum", self.checksum) == self.checksum  # older saves have none
         return same and np.array_equal(self.observation, state["observation"])

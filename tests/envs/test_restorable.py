@@ -167,7 +167,7 @@ def walks() -> RestorableEnvs:
     return RestorableEnvs([SingleEnvs([Walk()]) for _ in SEEDS], FIRST_SEED)
 
 
-@pytest.mark.parametrize("differs", ["start", "error", "reward", "end", "action"])
+@pytest.mark.parametrize("differs", ["start", "error", "reward", "on the way", "end", "action"])
 def test_an_environment_that_does_not_follow_its_seed_begins_an_episode(
     differs, monkeypatch, caplog
 ):
@@ -179,6 +179,8 @@ def test_an_environment_that_does_not_follow_its_seed_begins_an_episode(
         monkeypatch.setattr(Walk, "starts", iter([0, 9, 0, 0]))
     elif differs == "reward":
         state["environments"][1]["reward"] = 4.0
+    elif differs == "on the way":
+        state["environments"][1]["checksum"] ^= 1
     elif differs == "end":
         state["environments"][1]["ended"] = True
     elif differs == "action":

@@ -161,6 +161,35 @@ class Witness(gymnasium.Env):
         )
 
 
-for _name in ("Faulty", "Witness"):
+class Drawing(gymnasium.Env):
+    """Shows random numbers; the episode's last reward is random too, and its length is not.
+
+    Args:
+        source: `reset`: they follow from the seed, as they should. `own`: from a generator that no
+            seed reaches. `global`: from numpy's global one.
+    """
+
+    def __init__(self, source: str = "reset") -> None:
+        self.observation_space = Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = Discrete(2)
+        self._source, self._own, self._time = source, np.random.default_rng(), 0
+
+    def _draw(self) -> Any:
+        if self._source == "global":
+            return np.random.random(2).astype(np.float32)  # noqa: NPY002
+        return (self._own if self._source == "own" else self.np_random).random(2, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self._time = 0
+        return self._draw(), {}
+
+    def step(self, action: int):
+        self._time += 1
+        end = self._time >= 9
+        return self._draw(), float(self._draw()[action]) if end else 0.0, end, False, {}
+
+
+for _name in ("Faulty", "Witness", "Drawing"):
     if f"{_name}-v0" not in gymnasium.registry:
         gymnasium.register(f"{_name}-v0", entry_point=f"{__name__}:{_name}")

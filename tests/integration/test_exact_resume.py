@@ -27,7 +27,7 @@ from helpers.training_runs import Run, quiet, small_agent, small_data
 from lrl import DQN, ActorConfig, AtariConfig, EnvConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonGreedy, Greedy
 from lrl.envs import restorable
-from lrl.learner import DoubleBootstrap
+from lrl.learner import DoubleBootstrap, MunchausenBootstrap
 from lrl.networks import ConvEncoder, ImplicitQuantileHead
 from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
@@ -56,6 +56,21 @@ AGENTS: dict[str, dict[str, Any]] = {
         "replay": {"n_step": 2, "sampler": PRIORITIES},
         "exploration": Greedy(),
     },
+    "all": {
+        "module": {
+            "head": NOISY_IQN,
+            "lr_scheduler": LR,
+            "bootstrap": MunchausenBootstrap,
+            "optimizer": functools.partial(torch.optim.Adam, lr=1e-3, amsgrad=True),
+        },
+        "replay": {
+            "n_step": Linear(4.0, 1.0, 80),
+            "gamma": Linear(0.9, 0.99, 80),
+            "sampler": PRIORITIES,
+        },
+        "exploration": EpsilonGreedy(Linear(1.0, 0.1, 300)),
+        "trainer": {"accumulate_grad_batches": 2, "gradient_clip_val": 1.0},
+    },
 }
 STEPS = 110
 
@@ -74,13 +89,19 @@ def short_segments(monkeypatch):
 
 
 def cartpole(
-    folder: Path, agent: str, *callbacks: L.Callback, seed: int = 0, evaluate: int = 25, **run: Any
+    folder: Path,
+    agent: str,
+    *callbacks: L.Callback,
+    env: EnvConfig = EnvConfig("CartPole-v1"),  # noqa: B008 (frozen)
+    seed: int = 0,
+    evaluate: int = 25,
+    **run: Any,
 ) -> Run:
     """4 environment steps for each learner step; the replay wraps, and episodes begin anew."""
     parts = AGENTS[agent]
     L.seed_everything(seed, verbose=False)
     data = small_data(
-        env=EnvConfig("CartPole-v1"),
+        env=env,
         actors=ActorConfig(num_actors=0, envs_per_actor=2),
         replay=ReplayConfig(capacity=300, batch_size=16, **parts["replay"]),
         rate=RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=50),
@@ -88,7 +109,8 @@ def cartpole(
         seed=seed,
     )
     module = small_agent(**parts["module"])
-    return saving_run(folder, module, data, *callbacks, evaluate=evaluate, **run)
+    settings = {**parts.get("trainer", {}), **run}
+    return saving_run(folder, module, data, *callbacks, evaluate=evaluate, **settings)
 
 
 @functools.cache
@@ -112,6 +134,7 @@ def folder(tmp_path_factory):
         ("plain", "Ctrl-C in evaluation", 50, 50, 25, 0),
         ("rich", "max_steps", 62, 62, 25, 0),
         ("rich", "power cut", 69, 60, 25, 30),
+        ("all", "max_steps", 62, 62, 25, 0),
     ],
 )
 def test_an_interrupted_run_equals_one_that_was_not(
@@ -131,6 +154,22 @@ def test_an_interrupted_run_equals_one_that_was_not(
     assert_same(resumed, expected)
     assert rows_until(first, saved) + rows_until(second, STEPS) == expected_rows
     assert torch.load(first.checkpoint("last"), weights_only=True)["global_step"] == saved
+
+
+@pytest.mark.parametrize(
+    ("source", "is_exact"), [("reset", True), ("own", False), ("global", False)]
+)
+def test_what_an_environment_draws_must_follow_its_seed(tmp_path, caplog, source, is_exact):
+    """Else it begins new episodes, and the log says that the run is not the same, and why."""
+    env = EnvConfig("helpers.odd_envs:Drawing-v0", kwargs={"source": source})
+    run = functools.partial(cartpole, tmp_path, "all", env=env, evaluate=0, limit_train_batches=40)
+    whole = run(max_steps=STEPS).fit()
+    first = run(max_steps=62).fit()
+    second = run(seed=7, max_steps=STEPS).fit(first.checkpoint("last"))
+    assert ("begin new episodes, so that this run is not exactly" in caplog.text) != is_exact
+    assert ("a random generator other than its np_random" in caplog.text) != is_exact
+    if is_exact:
+        assert_same(outcome(second), outcome(whole))
 
 
 class Early(L.Callback):

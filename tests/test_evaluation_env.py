@@ -12,7 +12,7 @@ from helpers.factories import MaskedCorridor, make_corridor
 from helpers.filmed_envs import DIARY
 from helpers.training_runs import background, make_run, quiet, small_data
 
-from lrl import ActorConfig, ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig, safety
+from lrl import ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig, safety
 from lrl.callbacks import video
 from lrl.envs import PROTOCOLS, AtariConfig, WrapperConfig
 from lrl.learner.agent import load_agent

@@ -88,7 +88,7 @@ def test_fit_leaves_everything_in_the_folder_of_the_run(fitted):
 def test_the_saved_configuration_is_complete_and_loggers_get_it_flattened(fitted):
     config = yaml.safe_load((fitted.folder / "config.yaml").read_text())
     assert config["data"]["replay"] == {
-        "capacity": 2000, "batch_size": 12, "n_step": 1, "gamma": 0.99, "device": "cpu",
+        "capacity": 2000, "batch_size": 12, "n_step": 5, "gamma": 0.995, "device": "cpu",
         "memory_map": None, "sampler": {"class_path": "lrl.replay.UniformSampler"},
     }  # fmt: skip
     assert config["model"]["bootstrap"]["class_path"] == "lrl.learner.DoubleBootstrap"

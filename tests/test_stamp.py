@@ -51,7 +51,7 @@ def test_a_stamp_says_all_that_belongs_to_a_score():
     assert stamp["environment"]["id"] == "ALE/Pong-v5"
     assert stamp["environment"]["atari"]["frame_skip"] == 4
     assert stamp["evaluation"] == {
-        "epsilon": 0.001, "max_frames_per_episode": 18_000, "episodes": 10, "first_seed": 0,
+        "epsilon": 0.001, "max_frames_per_episode": 18_000, "episodes": 20, "first_seed": 0,
     }  # fmt: skip
     assert stamp["training"] == {"seed": 3, "learner_steps": 7}
     assert stamp["versions"]["lrl"] == lrl.__version__

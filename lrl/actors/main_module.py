@@ -6,9 +6,9 @@ import ast
 import contextlib
 import io
 import multiprocessing
-import pickle
 import sys
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import FrameType, FunctionType
 
@@ -84,7 +84,7 @@ def check_parts(*parts: object) -> None:
         )
 
 
-class _Search(pickle.Pickler):
+class _Search(ForkingPickler):
     """Finds what is looked up in the main module; made anew for each search."""
 
     def __init__(self, file: io.BytesIO) -> None:

@@ -59,14 +59,15 @@ _ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=
 _CARTPOLE = EnvSpec((4,), "float32", num_actions=2)
 _CONV = functools.partial(NatureEncoder, hidden_size=None)
 _LAST = {"hidden_size": 512}
+_SCALAR = functools.partial(ScalarHead, loss="huber")
 WORKLOADS = {
-    "mlp": Workload(_CARTPOLE, MLPEncoder, ScalarHead, 128),
-    "nature": Workload(_ATARI, _CONV, functools.partial(ScalarHead, **_LAST), 32),
-    "dueling": Workload(_ATARI, _CONV, functools.partial(ScalarHead, dueling=True, **_LAST), 32),
+    "mlp": Workload(_CARTPOLE, MLPEncoder, _SCALAR, 128),
+    "nature": Workload(_ATARI, _CONV, functools.partial(_SCALAR, **_LAST), 32),
+    "dueling": Workload(_ATARI, _CONV, functools.partial(_SCALAR, dueling=True, **_LAST), 32),
     "c51": Workload(_ATARI, _CONV, functools.partial(CategoricalHead, **_LAST), 32),
     "qr": Workload(_ATARI, _CONV, functools.partial(QuantileHead, **_LAST), 32),
     "iqn": Workload(_ATARI, _CONV, functools.partial(ImplicitQuantileHead, **_LAST), 32),
-    "nature_256": Workload(_ATARI, _CONV, functools.partial(ScalarHead, **_LAST), 256),
+    "nature_256": Workload(_ATARI, _CONV, functools.partial(_SCALAR, **_LAST), 256),
 }
 
 

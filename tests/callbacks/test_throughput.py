@@ -75,7 +75,7 @@ class ScriptedSource(Source):
             policy_version=np.array([10, 20, 0]),
         )
         self.put(rows)
-        self.rollout.add_episode(float(self.rollout.episodes), length=9)
+        self.rollout.add_episode(float(self.rollout.episodes), length=9, start_value=0.5)
         self.rollout.add_lag(rows, learner_steps=25)
 
     def close(self) -> None:

@@ -44,8 +44,8 @@ class MaskedCorridor(Corridor):
         return observation, {**info, "action_mask": np.ones(2, np.int8)}
 
     def step(self, action: int):
-        *answer, info = super().step(action)
-        return (*answer, {**info, "action_mask": np.ones(2, np.int8)})
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"action_mask": np.ones(2, np.int8)}
 
 
 def make_corridor(length: int = 4, limit: int | None = None, **kwargs: Any) -> gymnasium.Env:

@@ -140,7 +140,7 @@ def folder(tmp_path_factory):
 def test_an_interrupted_run_equals_one_that_was_not(
     tmp_path, folder, handlers, agent, how, end, saved, evaluate, save
 ):
-    epoch = {"limit_train_batches": 40} if evaluate == 0 else {}
+    epoch: dict[str, Any] = {"limit_train_batches": 40} if evaluate == 0 else {}
     max_steps = end if how == "max_steps" else STEPS
     first = cartpole(
         tmp_path, agent, EndAt(how, end), max_steps=max_steps, evaluate=evaluate, save=save, **epoch

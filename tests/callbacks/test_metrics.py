@@ -84,7 +84,7 @@ def run(tmp_path_factory):
         tmp_path_factory.mktemp("metrics"),
         ActorLearnerCallback(4, 10, 0),
         data=small_data(
-            replay=ReplayConfig(capacity=40, batch_size=8),
+            replay=ReplayConfig(capacity=40, batch_size=8, n_step=1),
             env=EnvConfig(id="lrl/Identity-v0", kwargs={"length": 5}),
         ),
         max_steps=30,

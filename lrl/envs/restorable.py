@@ -26,9 +26,8 @@ class RestorableEnvs(StreamEnvs):
 
     An environment is never asked for its state, which many cannot tell. What is remembered is how
     it came about: the last seed and the actions since. Restoring plays them again and compares
-    all answers, by a checksum. So that they stay few, an episode that begins after
-    `STEPS_PER_SEED` steps gets a new seed, which makes the episodes other ones than without this
-    class.
+    all answers, by a checksum. So that they stay few, an episode that begins after `STEPS_PER_SEED`
+    steps gets a new seed, which makes the episodes other ones than without this class.
 
     Args:
         envs: The environments, each in a vector of its own.

@@ -56,9 +56,6 @@ def fail(fault: str) -> None:
         os._exit(3)
     if fault == "crash":
         ctypes.string_at(0)
-    if fault == "work":
-        while time.process_time() < 5.0:
-            pass
     time.sleep({"hang": 1000, "slow": 0.02}.get(fault, 0))
 
 
@@ -176,7 +173,7 @@ class Drawing(gymnasium.Env):
 
     def _draw(self) -> Any:
         if self._source == "global":
-            return np.random.random(2).astype(np.float32)  # noqa: NPY002
+            return np.random.random(2).astype(np.float32)  # noqa: NPY002 (the point)
         return (self._own if self._source == "own" else self.np_random).random(2, np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):

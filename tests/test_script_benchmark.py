@@ -53,3 +53,11 @@ def test_runs_are_kept_and_those_of_other_ways_stay(example, tmp_path, monkeypat
         "| file | 474.0, 475.0, 476.0 | 2 of 3 | 20 |",
         "| notebook | 474.0, 475.0, 476.0 | 2 of 3 | 20 |",
     ]
+
+
+def test_the_recorded_runs_solve_cartpole():
+    root = Path(__file__).parents[1]
+    rows = script.read(root / "docs/script.csv")
+    assert {(row.way, row.seed) for row in rows} == {(w, s) for w in script.WAYS for s in range(5)}
+    assert all(row.score >= script.BAR and row.seconds <= script.SECONDS for row in rows)
+    assert script.table(rows) in (root / "docs/benchmarks.md").read_text()

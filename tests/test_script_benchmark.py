@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from lrl.benchmark import script
 
 EXAMPLE = """
 import sys
+from pathlib import Path
 if __name__ == "__main__":
     text = "seed_everything(0) seed=0"
     extra = 0.0 if hasattr(sys.modules["__main__"], "__file__") else 0.5

@@ -77,7 +77,7 @@ def test_the_command_line_says_that_a_rank_was_lost_and_how_to_go_on(tmp_path):
         process.wait()
     assert process.returncode == 1
     assert "Traceback" not in err
-    assert "rank 0 of 2\nactor " in err  # whose table it is
+    assert "rank 0 of 2, its actors and its time:\nactor " in err  # whose table it is
     (line,) = (line for line in err.splitlines() if line.startswith("lrl: error: "))
     assert "another rank ended" in line
     assert f"--ckpt_path {last.relative_to(tmp_path)}" in line

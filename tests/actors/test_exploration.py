@@ -36,9 +36,9 @@ def all_epsilons(exploration: Exploration, count: int, env_steps: int = 0) -> li
 def test_the_default_follows_its_line():
     exploration = EpsilonGreedy()
     assert all_epsilons(exploration, 2, env_steps=0) == [1.0, 1.0]
-    assert all_epsilons(exploration, 2, env_steps=5_000) == pytest.approx([0.525, 0.525])
-    assert all_epsilons(exploration, 2, env_steps=10_000) == [0.05, 0.05]
-    assert all_epsilons(exploration, 2, env_steps=10**9) == [0.05, 0.05]
+    assert all_epsilons(exploration, 2, env_steps=25_000) == pytest.approx([0.51, 0.51])
+    assert all_epsilons(exploration, 2, env_steps=50_000) == [0.02, 0.02]
+    assert all_epsilons(exploration, 2, env_steps=10**9) == [0.02, 0.02]
 
 
 def test_spread_of_six_environments():

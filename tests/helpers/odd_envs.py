@@ -56,6 +56,9 @@ def fail(fault: str) -> None:
         os._exit(3)
     if fault == "crash":
         ctypes.string_at(0)
+    if fault == "work":
+        while time.process_time() < 5.0:
+            pass
     time.sleep({"hang": 1000, "slow": 0.02}.get(fault, 0))
 
 

@@ -18,6 +18,12 @@ from lrl.types import ConfigError
 _BAR_FORMAT = "{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}"
 
 
+class _Bar(tqdm):
+    """A bar without a thread that would refresh it: here every batch looks at the clock."""
+
+    monitor_interval = 0
+
+
 class RLProgressBar(ProgressBar):
     """One line: learner steps with ETA, speed, returns, epsilon, replay, and what is waited for.
 
@@ -34,7 +40,7 @@ class RLProgressBar(ProgressBar):
             raise ConfigError(f"refresh_seconds must be above 0, got {refresh_seconds}")
         self.refresh_seconds = refresh_seconds
         self._enabled = True
-        self._bar: tqdm | None = None
+        self._bar: _Bar | None = None
         self._throughput: Throughput | None = None
         self._shown_at = 0.0
 
@@ -54,7 +60,7 @@ class RLProgressBar(ProgressBar):
         self._throughput = next((t for t in found if isinstance(t, Throughput)), None)
         terminal = sys.stderr.isatty()
         self._interval = self.refresh_seconds * (1 if terminal else 10)
-        self._bar = tqdm(
+        self._bar = _Bar(
             total=trainer.max_steps if trainer.max_steps > 0 else None,
             initial=trainer.global_step,
             unit="step",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -29,6 +30,15 @@ _EXPECTED_WARNINGS = (
     # Lightning 2.6 asks torch's pytree in a way that torch 2.13 calls deprecated.
     "ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning",
 )
+
+
+@pytest.fixture(autouse=True)
+def signals_as_at_the_start() -> Iterator[None]:
+    """Take back the handlers that a command leaves, whose process would end with it."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_configure(config: pytest.Config) -> None:

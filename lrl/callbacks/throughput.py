@@ -154,7 +154,10 @@ class Throughput(L.Callback):
             "speed/learner_steps_per_second": delta["learner_steps"] / seconds,
             "speed/samples_per_insert": dataset.limiter.samples_per_insert,
             "speed/learner_wait_fraction": delta["wait"] / seconds,
-            "speed/actor_wait_fraction": delta["actor_wait"] / max(delta["actor_seconds"], 1e-9),
+            # A wait counts where it ends, and may have begun before the row before.
+            "speed/actor_wait_fraction": min(
+                1.0, delta["actor_wait"] / max(delta["actor_seconds"], 1e-9)
+            ),
             "speed/optimise_ms": 1e3 * optimise / steps,
             "speed/sample_ms": 1e3 * delta["sample"] / steps,
         }

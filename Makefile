@@ -43,7 +43,7 @@ bench: $(VENV)/.run  ## what each part of lrl does on this machine, about half a
 	$(BIN)/lrl bench
 
 chaos: $(VENV)/.run  ## kill, stop, starve and damage everything, for almost three hours
-	$(BIN)/python -m lrl.benchmark.chaos --json docs/reliability.json --page docs/reliability.md
+	$(BIN)/python -m benchmark.chaos --json docs/reliability.json --page docs/reliability.md
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,1 +1,1 @@
-"""Other libraries on the same work, beside lrl: `python -m benchmark.compare TASK`."""
+"""Other libraries on the same work, beside lrl: `python -m benchmark.peers.compare TASK`."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lrl.actors.config import ActorConfig as ActorConfig
-    from lrl.actors.config import InferenceConfig as InferenceConfig
     from lrl.callbacks import ActorLearnerCallback as ActorLearnerCallback
     from lrl.callbacks import RLProgressBar as RLProgressBar
     from lrl.envs import AtariConfig as AtariConfig
     from lrl.envs import EnvConfig as EnvConfig
-    from lrl.evaluation import EvaluationConfig as EvaluationConfig
+    from lrl.evaluation.episodes import EvaluationConfig as EvaluationConfig
+    from lrl.inference.config import InferenceConfig as InferenceConfig
     from lrl.learner import DQN as DQN
     from lrl.learner import ReplayDataModule as ReplayDataModule
     from lrl.learner import ReplayDataset as ReplayDataset
@@ -30,8 +30,8 @@ _HOMES = {
     "ConfigError": "lrl.types",
     "DQN": "lrl.learner",
     "EnvConfig": "lrl.envs",
-    "EvaluationConfig": "lrl.evaluation",
-    "InferenceConfig": "lrl.actors.config",
+    "EvaluationConfig": "lrl.evaluation.episodes",
+    "InferenceConfig": "lrl.inference.config",
     "RLProgressBar": "lrl.callbacks",
     "RateLimiterConfig": "lrl.replay",
     "ReplayConfig": "lrl.replay",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from lrl import outputs
-from lrl.ending import ending
+from lrl.processes import outputs
+from lrl.processes.ending import ending
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
 
         print(f"lrl {__version__}")
         return
-    from lrl.command_list import answer, own_commands
+    from lrl.cli.command_list import answer, own_commands
 
     if answered := answer(sys.argv[1:]):
         text, code = answered
@@ -26,14 +26,15 @@ def main() -> None:
         sys.exit(code)
     safe = "--safe" in sys.argv[1:] or os.environ.get("LRL_SAFE", "") not in ("", "0")
     _set_path(safe)
-    from lrl import commands, safety
+    from lrl.cli import commands
+    from lrl.parts import safety
 
     if safe:
         sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "--safe"]
         safety.enable()
     if sys.argv[1:] and sys.argv[1] in own_commands():
         sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
-    from lrl.cli import run
+    from lrl.cli.main import run
 
     sys.exit(run())
 

@@ -20,6 +20,9 @@ class BehaviourPolicy(Protocol):
         """Return action values `[environments, actions]` and the policy version that gave them."""
         ...
 
+    def prefetch(self, observation: npt.NDArray) -> None:
+        """Begin to compute what the next call, with the same array, will return; or do nothing."""
+
 
 class Sink(Protocol):
     """Where an actor's rows go: the replay buffer itself, or a ring of chunks."""
@@ -93,6 +96,11 @@ class Actor:
         if self.slot.incarnation > 0:
             self._put_gap(everywhere)
         self._put_prefix(everywhere)
+
+    def prefetch(self) -> None:
+        """Have the next action values computed while other groups of environments step."""
+        if self.observation is not None:
+            self.policy.prefetch(self.observation)
 
     def step(self) -> int:
         """Step every environment once; return the number of environment steps made.

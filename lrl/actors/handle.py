@@ -1,107 +1,13 @@
-"""Processes as their supervisor sees them: the one of the moment, and what was before."""
+"""Actors as their manager sees them: what each did, over all its incarnations."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import time
-from collections import deque
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
-from lrl.actors import helpers
-from lrl.actors.errors import read_stacks, read_traceback
-from lrl.actors.main_module import MAIN_GUARD
-from lrl.actors.patience import Patience
 from lrl.actors.slot import ActorSlot
+from lrl.processes.supervised_process import Handle
 from lrl.transport import Channel
-
-_END_SECONDS = 10.0
-
-
-@dataclass
-class Handle:
-    """One supervised process, and what is kept over its restarts."""
-
-    name: str
-    process: BaseProcess
-    errors: Connection
-    stacks: Connection
-    launched_at: float
-    start: Patience = field(default_factory=Patience)
-    acted_at: float | None = None
-    """When its first sign of life was seen."""
-    ended_at: float | None = None
-    restart_at: float | None = None
-    deaths: deque[float] = field(default_factory=deque)
-    short_lives: int = 0
-    """Deaths in a row that came soon after the first sign of life, or before it."""
-    restarts: int = 0
-    fatal_traceback: str = ""
-
-    def cause_of_death(self) -> str:
-        """Say why the process ended: its traceback, signal or exit code."""
-        self.take_traceback()
-        if self.fatal_traceback:
-            return f"failed:\n{self.fatal_traceback}"
-        code = self.process.exitcode
-        if code == 1 and not self.has_started():
-            return f"ended while starting; its output may say why (in a script: {MAIN_GUARD})"
-        if code is not None and code < 0:
-            hint = " (often the out-of-memory killer)" if code == -9 else ""
-            return f"was killed by signal {-code}{hint}" + _indented(read_stacks(self.stacks))
-        return f"exited with code {code}"
-
-    def end_hung(self, patience_seconds: float = 3.0) -> str:
-        """End a process that does nothing; say where its threads were, as far as it can tell.
-
-        Args:
-            patience_seconds: How long it may take to tell.
-        """
-        deadline, said = time.monotonic() + patience_seconds, ""
-        if hasattr(signal, "SIGCONT") and self.process.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGABRT)
-                os.kill(self.process.pid, signal.SIGCONT)  # one that was stopped tells, too
-            while self.process.exitcode is None and time.monotonic() < deadline:
-                wait([self.process.sentinel], 0.02)
-                said += read_stacks(self.stacks)
-        self.end()
-        return _indented(said + read_stacks(self.stacks))
-
-    def end(self) -> None:
-        """Kill the process and wait for its end, or for its fork server to tell of it; bounded."""
-        self.process.kill()
-        deadline = time.monotonic() + _END_SECONDS
-        while self.process.exitcode is None and time.monotonic() < deadline:
-            helpers.wake()
-            self.process.join(0.1)
-
-    def close(self) -> None:
-        """Let go of the pipes; idempotent."""
-        self.errors.close()
-        self.stacks.close()
-
-    def take_traceback(self) -> str:
-        """Return the last traceback that came since the last call, of an error that was survived.
-
-        One that ended the process is kept in `fatal_traceback` instead.
-        """
-        survived = ""
-        with contextlib.suppress(EOFError, OSError):
-            while self.errors.poll():
-                fatal, text = read_traceback(self.errors)
-                if fatal:
-                    self.fatal_traceback = text
-                else:
-                    survived = text
-        return survived
-
-    def has_started(self) -> bool:
-        """Return whether the process ever came to run our code."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -152,7 +58,3 @@ class ActorHandle(Handle):
             wait_seconds=self.total("wait_seconds"),
             restarts=self.restarts,
         )
-
-
-def _indented(stacks: str) -> str:
-    return "".join(f"\n  {line}" for line in stacks.splitlines())

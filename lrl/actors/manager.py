@@ -12,8 +12,8 @@ from lrl.actors.exploration import Exploration
 from lrl.actors.handle import ActorHandle, ActorStatistics
 from lrl.actors.process import ActorPlan, PolicyFactory, run_actor
 from lrl.actors.slot import ActorSlot
-from lrl.actors.supervisor import Supervisor
 from lrl.envs import EnvConfig
+from lrl.processes.supervisor import Supervisor
 from lrl.transport import Channel, ChunkLayout, ChunkQueue
 from lrl.types import EnvSpec
 
@@ -69,7 +69,7 @@ class ActorManager(Supervisor[ActorHandle]):
     def acting(self) -> list[int | None]:
         """Return by actor index the process id of each that has made a step; None before that.
 
-        It is how an attack on actors (`lrl.benchmark.chaos_run`) sees that one is back.
+        It is how an attack on actors (`benchmark.chaos.run`) sees that one is back.
         """
         return [
             handle.process.pid if handle.channel.counters["env_steps"] else None
@@ -123,6 +123,11 @@ def _context(start_method: str, policy: PolicyFactory) -> BaseContext:
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
         # The main module too: a script that imports Lightning would cost every actor seconds.
-        needed = ["__main__", "lrl.actors.preload", "lrl.actors.process", type(policy).__module__]
+        needed = [
+            "__main__",
+            "lrl.processes.preload",
+            "lrl.actors.process",
+            type(policy).__module__,
+        ]
         context.set_forkserver_preload(needed)
     return context

@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lrl.actors.remote import Pulse
+from lrl.actors.actor import BehaviourPolicy
+from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, write_vector
 from lrl.transport import WeightStore
 
 
-class NetworkPolicy:
+class NetworkPolicy(BehaviourPolicy):
     """Action values from a network of this process, which someone else trains.
 
     Used by the synchronous mode and by evaluation; `version` is whatever the caller sets. While it
@@ -75,7 +76,7 @@ def publish_weights(network: QNetwork, store: WeightStore, version: int) -> None
     store.publish(vector.numpy(), version)
 
 
-class SubscribedPolicy:
+class SubscribedPolicy(BehaviourPolicy):
     """A copy of the online network that takes new weights from the weight store before acting.
 
     Runs in the process of an actor or an inference server. Never blocks: a forward uses the newest

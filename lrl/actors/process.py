@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Protocol
 
-from lrl import outputs
 from lrl.actors.actor import Actor, BehaviourPolicy
-from lrl.actors.errors import errors_sent_to
 from lrl.actors.exploration import Exploration
-from lrl.actors.remote import Pulse, RemotePolicy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
-from lrl.transport import ActorEnd, ChunkWriter, StopRequested
+from lrl.processes.child import StopRequested, errors_sent_to, isolate
+from lrl.transport import ActorEnd, ChunkWriter
 
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT")
+
+class Pulse:
+    """What keeps a waiting actor from being taken for a hung one.
+
+    Args:
+        writer: Holds the heartbeat and the learner's wish to stop.
+        grace_seconds: How long waiting goes on after the learner asked to stop.
+    """
+
+    def __init__(self, writer: ChunkWriter, grace_seconds: float = 2.0) -> None:
+        self._writer = writer
+        self._grace_seconds = grace_seconds
+        self._deadline: float | None = None
+
+    def __call__(self) -> None:
+        """Refresh the heartbeat.
+
+        Raises:
+            StopRequested: The learner asked to stop, and the time of grace is over.
+        """
+        now = time.monotonic()
+        self._writer.counters["heartbeat"] = now
+        if self._writer.stop_requested:
+            self._deadline = self._deadline or now + self._grace_seconds
+            if now > self._deadline:
+                raise StopRequested("the learner asked to stop while the policy was waiting")
 
 
 class PolicyFactory(Protocol):
@@ -87,41 +107,12 @@ def _act(actors: Sequence[Actor], writer: ChunkWriter) -> None:
     counters = writer.counters
     for actor in actors:
         actor.begin()
-        _ask_ahead(actor)
+        actor.prefetch()
     while not writer.stop_requested:
         for actor in actors:
             made = actor.step()
-            _ask_ahead(actor)
+            actor.prefetch()
             counters["env_steps"] += made
             counters["frames"] += made * actor.envs.spec.frame_skip
             counters["policy_version"] = actor.policy_version
             counters["heartbeat"] = time.monotonic()
-
-
-def _ask_ahead(actor: Actor) -> None:
-    """Have the actor's next action values computed while other groups step."""
-    if isinstance(actor.policy, RemotePolicy) and actor.observation is not None:
-        actor.policy.ask(actor.observation)
-
-
-def isolate() -> None:
-    """Leave signals and rank settings to the learner, and end when the learner does.
-
-    Output that goes away ends neither: what an environment prints is left out then.
-    """
-    outputs.guard()
-    for name in ("SIGINT", "SIGHUP", "SIGUSR1"):  # a terminal sends the first two to all
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    for name in _RANK_VARIABLES:
-        os.environ.pop(name, None)
-    threading.Thread(target=_follow_parent, name="lrl-follow-parent", daemon=True).start()
-
-
-def _follow_parent() -> None:
-    # PR_SET_PDEATHSIG follows the starting thread, not the process, and not at all under
-    # forkserver; the sentinel works with every start method.
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

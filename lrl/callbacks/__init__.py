@@ -4,10 +4,9 @@ from lrl.callbacks.actor_learner import ActorLearnerCallback
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
-from lrl.callbacks.parameter_statistics import ParameterStatistics
+from lrl.callbacks.metrics import ParameterStatistics, Throughput
 from lrl.callbacks.progress import RLProgressBar
 from lrl.callbacks.summary import RunSummary
-from lrl.callbacks.throughput import Throughput
 from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
 

@@ -10,20 +10,19 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
-from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, LastCheckpoint
+from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, FolderClaim, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation, batches_in
-from lrl.callbacks.introduction import introduction, replace_defaults
 from lrl.callbacks.logging import let_loggers_fail
+from lrl.callbacks.metrics import Throughput
+from lrl.callbacks.progress import introduction, replace_defaults
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.requeue import SlurmRequeue
-from lrl.callbacks.run_folder import FolderClaim
 from lrl.callbacks.summary import RunSummary
-from lrl.callbacks.throughput import Throughput
 from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
-from lrl.interrupt import interrupt
-from lrl.learner.ranks import end_ranks_that_wait
-from lrl.learner.stamp import other_protocol
+from lrl.checkpoints.stamp import other_protocol
+from lrl.preflight.ranks import end_ranks_that_wait
+from lrl.processes.interrupt import interrupt
 from lrl.types import ConfigError
 
 

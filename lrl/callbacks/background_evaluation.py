@@ -11,15 +11,14 @@ from typing import Any
 import lightning as L
 import torch
 
-from lrl.callbacks.checkpoints import BestCheckpoint
+from lrl.callbacks.checkpoints import BestCheckpoint, checkpoint_folder, save_checkpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.callbacks.logging import log_metrics
-from lrl.callbacks.run_folder import checkpoint_folder, save_checkpoint
-from lrl.checkpoint_io import SaveError, temporary_beside
-from lrl.evaluator import Evaluator, EvaluatorPlan
-from lrl.learner.checks import callbacks_of
+from lrl.checkpoints.files import SaveError, temporary_beside
+from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.datamodule import datamodule_of
 from lrl.networks.q_network import vector_size
+from lrl.preflight.settings import callbacks_of
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ class BackgroundEvaluation(PeriodicEvaluation):
             env=datamodule.evaluation_env,
             seeds=datamodule.val_dataloader().seeds,
             epsilon=datamodule.evaluation.epsilon_for(datamodule.env),
-            max_frames=datamodule.evaluation.max_frames_per_episode,
+            max_frames=datamodule.evaluation.max_frames_for(datamodule.env),
         )
         self._evaluator = Evaluator(plan, vector_size(module.online), datamodule.actors)
         self._evaluator.start()

@@ -12,12 +12,12 @@ from typing import Any
 
 import lightning as L
 
-from lrl.callbacks.run_folder import checkpoint_folder
-from lrl.interrupt import AT_ONCE
+from lrl.callbacks.checkpoints import checkpoint_folder
+from lrl.checkpoints.replay_saver import ReplaySaver
+from lrl.checkpoints.saved_replay import SavedReplayError, load_replay
+from lrl.checkpoints.stamp import trained_in
 from lrl.learner.datamodule import datamodule_of, dataset_of
-from lrl.learner.stamp import trained_in
-from lrl.replay.saved import SavedReplayError, load_replay
-from lrl.replay.saver import ReplaySaver
+from lrl.processes.interrupt import AT_ONCE
 
 _log = logging.getLogger(__name__)
 

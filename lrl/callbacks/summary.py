@@ -16,10 +16,9 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
-from lrl.callbacks.throughput import Throughput
-from lrl.callbacks.verdict import time_shares, verdict
+from lrl.callbacks.metrics import Throughput
 from lrl.learner.datamodule import datamodule_of, dataset_of
-from lrl.learner.ranks import sum_of_ranks
+from lrl.preflight.ranks import sum_of_ranks
 
 _log = logging.getLogger(__name__)
 
@@ -190,3 +189,78 @@ def actor_table(actors: Sequence[ActorStatistics]) -> str:
             f"  {actor.seconds:8.1f}  {waiting:6.0%}  {actor.restarts:8d}"
         )
     return "\n".join(lines)
+
+
+_WAITS, _EVALUATES, _IDLES, _FREE = 0.2, 0.3, 0.5, 0.1
+
+
+def time_shares(
+    seconds: float, wait: float, sample: float, optimise: float, evaluate: float
+) -> dict[str, float]:
+    """Return the shares of the learner's time.
+
+    `other` is taking in rows, logging, saving, and the Trainer's own.
+
+    Args:
+        seconds: From the first learner step's batch to the end of training.
+        wait: For environment steps; in synchronous mode that is acting.
+        sample: Drawing batches.
+        optimise: From a batch to the new weights.
+        evaluate: Evaluation that stopped training.
+
+    Example:
+        >>> time_shares(10.0, wait=1.0, sample=1.0, optimise=6.0, evaluate=1.5)
+        {'wait': 0.1, 'sample': 0.1, 'optimise': 0.6, 'evaluate': 0.15, 'other': 0.05}
+    """
+    parts = {"wait": wait, "sample": sample, "optimise": optimise, "evaluate": evaluate}
+    parts["other"] = max(0.0, seconds - sum(parts.values()))
+    return {name: round(part / seconds, 3) if seconds else 0.0 for name, part in parts.items()}
+
+
+def verdict(
+    shares: Mapping[str, float],
+    actors: Sequence[ActorStatistics],
+    is_synchronous: bool,
+    is_slowed: bool = False,
+) -> str:
+    """Say what held a run back.
+
+    Args:
+        shares: Of `time_shares`; all 0 where there was no learner step.
+        actors: What each actor did.
+        is_synchronous: Whether the learner acted itself.
+        is_slowed: Whether `rate.max_learner_steps_per_second` is set.
+
+    Example:
+        >>> verdict({"wait": 0.6, "evaluate": 0.1}, [], is_synchronous=False)
+        'environment-bound: the learner waited 60% of the time; add actors (data.actors.num_actors)'
+    """
+    waited, evaluated = shares["wait"], shares["evaluate"]
+    if not any(shares.values()):
+        return "it ended before it learnt anything"
+    if waited >= _WAITS and is_slowed:
+        return f"held back by rate.max_learner_steps_per_second, {waited:.0%} of the time"
+    if waited >= _WAITS and is_synchronous:
+        return (
+            f"environment-bound: acting took {waited:.0%} of the time; with actors in the "
+            "background (data.actors.num_actors) it goes on beside learning, given a core"
+        )
+    if waited >= _WAITS:
+        return (
+            f"environment-bound: the learner waited {waited:.0%} of the time; add actors "
+            "(data.actors.num_actors)"
+        )
+    if evaluated >= _EVALUATES:
+        return (
+            f"evaluation-bound: it took {evaluated:.0%} of the time; evaluate less often "
+            "(actor_learner.eval_interval_learner_steps), or in the background, given a core"
+        )
+    seconds = sum(actor.seconds for actor in actors)
+    idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0
+    if is_synchronous or idle >= _IDLES or waited + evaluated <= _FREE:
+        waiting = "" if is_synchronous else f", and actors waited {idle:.0%}"
+        return (
+            f"learner-bound: updates took {shares['optimise']:.0%} of the time{waiting}; make them "
+            "cheaper (docs/speed.md), or fewer (data.rate.samples_per_insert)"
+        )
+    return "balanced: neither the learner nor its actors waited much"

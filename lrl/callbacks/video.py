@@ -11,7 +11,7 @@ import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from lrl.evaluation import VALIDATION_SEED
+from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
 from lrl.types import ConfigError
 

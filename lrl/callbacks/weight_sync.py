@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dqn import DQN
-from lrl.transfer import HostCopy
+from lrl.replay.device_copies import HostCopy
 from lrl.types import ConfigError
 
 DEFAULT_SYNC_PERIOD = 10

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from lrl import safety
+from lrl.parts import safety
 from lrl.types import ConfigError
 
 _MAIN = "__main__"

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from lrl.envs.bounds import Bounds
-from lrl.envs.vector import EnvStep, StreamEnvs
+from lrl.envs.vector import Bounds, EnvStep, StreamEnvs
 from lrl.types import ConfigError, EnvSpec
 
 _KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}

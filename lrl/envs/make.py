@@ -12,11 +12,11 @@ from importlib import import_module
 import gymnasium
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
-from lrl import safety
 from lrl.envs import factory
 from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
 from lrl.envs.vector import StreamEnvs
+from lrl.parts import safety
 from lrl.types import ConfigError, EnvSpec
 
 NATIVE_VECTOR_FROM = 8

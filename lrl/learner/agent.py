@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from lrl.actors.policy import NetworkPolicy
-from lrl.checkpoint_io import read_checkpoint, reason
+from lrl.checkpoints.compatibility import check_finite
+from lrl.checkpoints.files import read_checkpoint, reason
+from lrl.checkpoints.stamp import STAMP_KEY, env_of
 from lrl.envs import EnvConfig
-from lrl.evaluation import EvaluationConfig
-from lrl.learner.compatibility import check_finite
+from lrl.evaluation.episodes import EvaluationConfig
 from lrl.learner.dqn import DQN
-from lrl.learner.stamp import STAMP_KEY, env_of
 from lrl.types import ConfigError
 
 

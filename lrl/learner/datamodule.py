@@ -11,34 +11,35 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lrl.actors.config import ActorConfig, InferenceConfig
+from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
-from lrl.actors.main_module import check_main_guard, check_parts
 from lrl.actors.policy import publish_weights
 from lrl.actors.slot import ActorSlot
+from lrl.checkpoints.stamp import make_stamp
 from lrl.envs import EnvConfig, make_spec
-from lrl.evaluation import TEST_SEED, VALIDATION_SEED, EvaluationConfig, check_same_spaces
-from lrl.interrupt import interrupt
-from lrl.learner.checks import (
+from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig, check_same_spaces
+from lrl.evaluation.loader import EvaluationLoader
+from lrl.inference.config import InferenceConfig
+from lrl.learner.dataset import ReplayDataset
+from lrl.learner.launch import start_source
+from lrl.learner.quiet import quieten
+from lrl.learner.sources import Source
+from lrl.networks.q_network import QNetwork, vector_size
+from lrl.parts.recipe import blamed_on
+from lrl.preflight.cores import MOST_THREADS, share_cores
+from lrl.preflight.devices import check_replay_device
+from lrl.preflight.machine import check_machine
+from lrl.preflight.ranks import announce_ranks, minimum_of_ranks
+from lrl.preflight.settings import (
     check_callbacks,
     check_inference,
     check_synchronous,
     evaluates_in_background,
 )
-from lrl.learner.dataset import ReplayDataset
-from lrl.learner.devices import check_replay_device
-from lrl.learner.evaluation_loader import EvaluationLoader
-from lrl.learner.launch import start_source
-from lrl.learner.preflight import check_machine
-from lrl.learner.ranks import announce_ranks, minimum_of_ranks
-from lrl.learner.sources import Source
-from lrl.learner.stamp import make_stamp
-from lrl.learner.threads import MOST_THREADS, share_cores
-from lrl.learner.trainer_checks import check_trainer
-from lrl.memory import keep_freed_memory
-from lrl.networks.q_network import QNetwork, vector_size
-from lrl.quiet import quieten
-from lrl.recipe import blamed_on
+from lrl.preflight.trainer import check_trainer
+from lrl.processes.interrupt import interrupt
+from lrl.processes.main_module import check_main_guard, check_parts
+from lrl.processes.memory import keep_freed_memory
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
 from lrl.transport import WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
@@ -309,7 +310,12 @@ class ReplayDataModule(L.LightningDataModule):
 
     def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
         return EvaluationLoader(
-            self, list(range(first_seed, first_seed + episodes)), self.evaluation
+            self._trainer(),
+            self.evaluation_env,
+            range(first_seed, first_seed + episodes),
+            self.evaluation.epsilon_for(self.env),
+            self.evaluation.max_frames_for(self.env),
+            self.check,
         )
 
 

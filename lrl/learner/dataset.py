@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from lrl.learner.generators import generator_states, load_generator_states
+from lrl.checkpoints.generators import generator_states, load_generator_states
 from lrl.learner.sources import Source
 from lrl.replay import RateLimiter, ReplayBuffer
 from lrl.types import Batch, ConfigError

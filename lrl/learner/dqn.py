@@ -14,18 +14,18 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from lrl.evaluation import Episodes
+from lrl.checkpoints.compatibility import check_fits
+from lrl.checkpoints.stamp import STAMP_KEY, other_protocol
+from lrl.evaluation.episodes import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
-from lrl.learner.checks import check_agent_numbers, is_logging_step
-from lrl.learner.compatibility import check_fits
 from lrl.learner.finite import FiniteGuard, cheap_norm
 from lrl.learner.loss import LossFunction, batch_statistics, compiled_loss, weighted_loss
-from lrl.learner.stamp import STAMP_KEY, other_protocol
 from lrl.learner.updates import check_updates_per_step, learn
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
 from lrl.networks.linear import onednn_products
-from lrl.recipe import Recipe, blamed_on
+from lrl.parts.recipe import Recipe, blamed_on
+from lrl.preflight.settings import check_agent_numbers, is_logging_step
 from lrl.types import Batch, ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)

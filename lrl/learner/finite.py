@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrl.transfer import HostCopy
+from lrl.replay.device_copies import HostCopy
 from lrl.types import Batch
 
 _log = logging.getLogger(__name__)

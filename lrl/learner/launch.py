@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lrl.actors.actor import Actor
-from lrl.actors.config import InferenceConfig
-from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import RestorableEnvs, StreamEnvs, make_envs
-from lrl.learner.checks import saves_replay
+from lrl.inference.config import InferenceConfig
+from lrl.inference.manager import InferenceManager
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.devices import of_this_rank
 from lrl.learner.sources import AsynchronousSource, Source, SynchronousSource
+from lrl.preflight.devices import of_this_rank
+from lrl.preflight.settings import saves_replay
 from lrl.transport import ChunkQueue, WeightStore
 
 if TYPE_CHECKING:

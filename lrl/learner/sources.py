@@ -14,8 +14,8 @@ import numpy as np
 
 from lrl.actors.actor import Actor, rows_without_action
 from lrl.actors.handle import ActorStatistics
-from lrl.actors.inference_manager import InferenceManager
 from lrl.actors.manager import ActorManager
+from lrl.inference.manager import InferenceManager
 from lrl.replay import RateLimiter, ReplayBuffer
 from lrl.types import RowKind, Rows
 

@@ -10,9 +10,9 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
-from lrl.learner.checks import callbacks_of
 from lrl.learner.loss import weighted_loss
 from lrl.networks import onednn_products
+from lrl.preflight.settings import callbacks_of
 from lrl.types import Batch, ConfigError
 
 if TYPE_CHECKING:

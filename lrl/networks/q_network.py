@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lrl.networks.encoders import Encoder
 from lrl.networks.heads import Head
 from lrl.networks.layers import NoisyLinear
-from lrl.recipe import Recipe, blamed_on
+from lrl.parts.recipe import Recipe, blamed_on
 from lrl.types import EnvSpec
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrl.memory import available_bytes, format_bytes
+from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay.samplers import Sampler, UniformSampler
 from lrl.replay.streams import Streams, keys_without
 from lrl.replay.transitions import Transitions

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lrl.memory import format_bytes
+from lrl.processes.memory import format_bytes
 from lrl.types import ConfigError
 
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lrl.replay.device_copies import to_device
 from lrl.replay.storage import allocate
-from lrl.transfer import to_device
 from lrl.types import EnvSpec, RowKind, Rows
 
 # A row's flags in one byte, made so that one comparison tells the kind: 0 is a STEP row on which

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lrl.functional.returns import n_step_return
+from lrl.replay.device_copies import to_device
 from lrl.replay.streams import (
     BOUNDARY_FLAGS,
     GAP_FLAGS,
@@ -17,7 +18,6 @@ from lrl.replay.streams import (
     IndexArray,
     Streams,
 )
-from lrl.transfer import to_device
 from lrl.types import Batch
 
 

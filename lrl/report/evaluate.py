@@ -13,9 +13,9 @@ import torch
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import make_spec
 from lrl.envs.protocols import protocol_name
-from lrl.evaluation import SPACES, TEST_SEED, run_episodes
-from lrl.interrupt import interrupt
+from lrl.evaluation.episodes import SPACES, TEST_SEED, run_episodes
 from lrl.learner.agent import Agent, find_device, load_agent
+from lrl.processes.interrupt import interrupt
 from lrl.report.scores import (
     HUMAN_NORMALISED,
     Score,

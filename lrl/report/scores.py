@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lrl.checkpoints.stamp import differences, flatten, machine
 from lrl.envs import EnvConfig
 from lrl.envs.config import FIVE_MINUTES_FRAMES
-from lrl.evaluation import Episodes
-from lrl.learner.stamp import differences, flatten, machine
+from lrl.evaluation.episodes import Episodes
 from lrl.report.human_scores import human_normalised
 from lrl.report.statistics import Summary, summarise
 from lrl.types import ConfigError

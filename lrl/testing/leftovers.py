@@ -74,7 +74,7 @@ def _helper_descriptors() -> set[int]:
     tracker: Any = resource_tracker._resource_tracker  # pyright: ignore[reportAttributeAccessIssue]
     found = {server._forkserver_alive_fd, tracker._fd}
     address = Path(server._forkserver_address or "")
-    if address.parent == Path("/proc/self/fd"):  # see lrl.actors.helpers
+    if address.parent == Path("/proc/self/fd"):  # see lrl.processes.helpers
         found.add(int(address.name))
     return found - {None}
 

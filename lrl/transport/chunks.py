@@ -10,19 +10,12 @@ from multiprocessing.connection import Connection, Pipe
 import numpy as np
 import numpy.typing as npt
 
+from lrl.processes.child import LearnerGone, StopRequested
+from lrl.processes.shared_memory import SharedBlock
 from lrl.transport.layout import FREE, MESSAGE, ChunkLayout, Slot, checksum
-from lrl.transport.shared import SharedBlock
 from lrl.types import Rows
 
 _POLL_SECONDS = 0.1
-
-
-class StopRequested(Exception):
-    """The learner asked the actor to stop, and the ring stayed full for the time of grace."""
-
-
-class LearnerGone(ConnectionError):
-    """The learner's end of the channel is closed: the learner died, or dropped this actor."""
 
 
 @dataclass(frozen=True)

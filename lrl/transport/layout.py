@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lrl.transport.shared import SharedBlock
+from lrl.processes.shared_memory import SharedBlock
 from lrl.types import ConfigError, EnvSpec, Rows
 
 CounterName = Literal[

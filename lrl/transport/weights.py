@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lrl.transport.shared import SharedBlock
+from lrl.processes.shared_memory import SharedBlock
 from lrl.types import ConfigError
 
 _HEADER_BYTES = 192

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 
 from lrl.actors.exploration import greedy_actions
-from lrl.evaluation import choose_actions
-from lrl.interrupt import interrupt
+from lrl.evaluation.episodes import choose_actions
 from lrl.networks.heads import ReturnDistribution
 from lrl.networks.q_network import QNetwork
+from lrl.processes.interrupt import interrupt
 from lrl.video.stage import Stage
 
 CUT_OFF = "cut off"

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
-from lrl.evaluation import TEST_SEED, Episodes
-from lrl.interrupt import interrupt
+from lrl.evaluation.episodes import TEST_SEED, Episodes
 from lrl.learner.agent import Agent, find_device, load_agent
+from lrl.processes.interrupt import interrupt
 from lrl.types import ConfigError
 from lrl.video.film import CUT_OFF, TRUNCATED, Moment, Thinker, film_episode
 from lrl.video.painter import Painter

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from lrl.interrupt import AT_ONCE
+from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
 from lrl.video.film import Moment
 

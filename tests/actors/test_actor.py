@@ -3,11 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
+from helpers.policies import FunctionPolicy
 from helpers.scripted_envs import START, Episode, ListSink, ScriptedEnvs, Transition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrl.actors.actor import Actor
+from lrl.actors.actor import Actor, BehaviourPolicy
 from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
@@ -18,7 +19,7 @@ from lrl.types import RowKind
 STEP, BOUNDARY, PREFIX, GAP = RowKind.STEP, RowKind.BOUNDARY, RowKind.PREFIX, RowKind.GAP
 
 
-class CountingPolicy:
+class CountingPolicy(BehaviourPolicy):
     """Likes actions 0, 1, 2, ... in turn; its version counts up by 10."""
 
     def __init__(self, num_actions: int = 5) -> None:
@@ -105,7 +106,7 @@ def test_a_start_value_is_of_an_allowed_action():
     assert not mask.all()
     values = np.where(mask, 1.0, 9.0).astype(np.float32)
     sink = ListSink()
-    actor = Actor(envs, lambda observation: (values, 0), GREEDY, sink, ActorSlot(0))
+    actor = Actor(envs, FunctionPolicy(lambda observation: values), GREEDY, sink, ActorSlot(0))
     while not sink.start_values:
         mask = envs.action_mask
         assert mask is not None

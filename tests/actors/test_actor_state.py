@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.scripted_envs import Episode, ListSink, ScriptedEnvs
 
-from lrl.actors.actor import Actor
+from lrl.actors.actor import Actor, BehaviourPolicy
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs
@@ -21,7 +21,7 @@ CONFIGS = [EnvConfig("CartPole-v1"), EnvConfig("lrl/Catch-v0", frame_stack=3), M
 EXPLORATION = EpsilonGreedy(Linear(1.0, 0.0, 400))
 
 
-class Fixed:
+class Fixed(BehaviourPolicy):
     """Values that depend on the observation alone."""
 
     def __init__(self, num_actions: int) -> None:

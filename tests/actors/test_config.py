@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from lrl.actors.config import ActorConfig, InferenceConfig
+from lrl.actors.config import ActorConfig
+from lrl.inference.config import InferenceConfig
 from lrl.types import ConfigError
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, SubscribedPolicy
-from lrl.actors.remote import Pulse
+from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.learner.dqn import DQN
 from lrl.networks import Encoder, NatureEncoder, NoisyLinear, QNetwork

@@ -13,9 +13,9 @@ from helpers.managed_actors import faulty
 from helpers.training_runs import wait_for
 
 from lrl.actors.config import ActorConfig
-from lrl.actors.handle import Handle
 from lrl.actors.manager import ActorError
-from lrl.actors.supervisor import Supervisor
+from lrl.processes.supervised_process import Handle
+from lrl.processes.supervisor import Supervisor
 
 pytestmark = pytest.mark.usefixtures("janitor")
 

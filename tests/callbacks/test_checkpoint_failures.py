@@ -14,8 +14,9 @@ import pytest
 from helpers.training_runs import AfterEachStep, Run, make_run, quiet, small_data
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
-from lrl import ActorLearnerCallback, ConfigError, EvaluationConfig, checkpoint_io
-from lrl.checkpoint_io import CheckpointError, SaveError, read_checkpoint
+from lrl import ActorLearnerCallback, ConfigError, EvaluationConfig
+from lrl.checkpoints import files
+from lrl.checkpoints.files import CheckpointError, SaveError, read_checkpoint
 
 pytestmark = quiet
 
@@ -24,14 +25,14 @@ pytestmark = quiet
 def disk(monkeypatch: pytest.MonkeyPatch):
     """A disk that is full for the checkpoints of a set of names."""
     full: set[str] = set()
-    replace_file = checkpoint_io.replace_file
+    replace_file = files.replace_file
 
     def refuse_if_full(path: Path, *arguments: Any) -> None:
         if path.name.partition(".")[0] in full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace_file(path, *arguments)
 
-    monkeypatch.setattr(checkpoint_io, "replace_file", refuse_if_full)
+    monkeypatch.setattr(files, "replace_file", refuse_if_full)
     return full
 
 

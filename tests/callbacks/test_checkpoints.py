@@ -15,8 +15,8 @@ from helpers.training_runs import AfterEachStep, make_run, quiet, small_agent, s
 
 from lrl import DQN, ActorLearnerCallback, ConfigError
 from lrl.callbacks import BestCheckpoint, LastCheckpoint, PeriodicEvaluation
-from lrl.evaluation import Episodes, EvaluationConfig
-from lrl.learner import evaluation_loader
+from lrl.evaluation import loader
+from lrl.evaluation.episodes import Episodes, EvaluationConfig
 
 pytestmark = quiet
 
@@ -35,7 +35,7 @@ def scores(monkeypatch):
                 np.full(count, score), np.ones(count, np.int64), np.zeros(count, np.bool_)
             )
 
-        monkeypatch.setattr(evaluation_loader, "run_episodes", run_episodes)
+        monkeypatch.setattr(loader, "run_episodes", run_episodes)
 
     return use
 
@@ -186,7 +186,7 @@ def test_accumulated_batches_count_as_one_learner_step(tmp_path, scores, saves, 
 
 
 def test_no_evaluation_and_no_saving_by_interval_zero(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation_loader, "run_episodes", None)  # calling it would fail
+    monkeypatch.setattr(loader, "run_episodes", None)  # calling it would fail
     run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0)).fit()
     assert not run.checkpoint("best").exists()
     assert run.checkpoint("last").exists()

@@ -10,8 +10,8 @@ from helpers.training_runs import background, make_run, quiet, small_data
 from lightning.pytorch.callbacks import ModelSummary, RichProgressBar, TQDMProgressBar
 
 from lrl import ActorLearnerCallback, EnvConfig, InferenceConfig, ReplayConfig, RLProgressBar
-from lrl.callbacks import introduction as module
-from lrl.callbacks.introduction import introduction, replace_defaults
+from lrl.callbacks import progress as module
+from lrl.callbacks.progress import introduction, replace_defaults
 from lrl.replay import PrioritizedSampler
 
 pytestmark = quiet

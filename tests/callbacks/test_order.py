@@ -10,8 +10,8 @@ import pytest
 from helpers.training_runs import Run, background, make_run, quiet, small_data
 
 from lrl import DQN, ActorConfig, ActorLearnerCallback, EvaluationConfig, ReplayDataset
-from lrl.callbacks import evaluation, throughput
-from lrl.learner import evaluation_loader
+from lrl.callbacks import evaluation, metrics
+from lrl.evaluation import loader
 from lrl.learner.datamodule import ReplayDataModule
 
 pytestmark = quiet
@@ -50,10 +50,10 @@ def record(patch: pytest.MonkeyPatch, run: Run) -> Recording:
     spy(ReplayDataset, "__next__", "drain", offset=1)
     spy(DQN, "optimizer_step", "optimise", offset=1)
     spy(ReplayDataModule, "publish", "sync")
-    spy(throughput, "log_metrics", "log")
+    spy(metrics, "log_metrics", "log")
     spy(evaluation, "log_metrics", "log evaluation")
     spy(L.Trainer, "save_checkpoint", None)
-    play = evaluation_loader.run_episodes
+    play = loader.run_episodes
 
     def evaluate(env: Any, q_function: Any, seeds: Any, **settings: Any) -> Any:
         dataset = run.data.dataset
@@ -77,7 +77,7 @@ def record(patch: pytest.MonkeyPatch, run: Run) -> Recording:
         )
         return episodes
 
-    patch.setattr(evaluation_loader, "run_episodes", evaluate)
+    patch.setattr(loader, "run_episodes", evaluate)
     step = DQN.training_step
 
     def training_step(self: DQN, *args: Any) -> Any:

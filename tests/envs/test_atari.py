@@ -6,8 +6,8 @@ import ale_py
 import numpy as np
 import pytest
 from ale_py import roms
-from envs_rollout import assert_same, record_info, rollout
-from envs_rollout import make_atari as make
+from helpers.envs_rollout import assert_same, record_info, rollout
+from helpers.envs_rollout import make_atari as make
 
 from lrl.envs import AtariConfig, EnvConfig, make_spec
 from lrl.types import EnvSpec

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from ale_py import AtariEnv
-from envs_rollout import make_atari, record_info
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+from helpers.envs_rollout import make_atari, record_info
 
 from lrl.envs import PROTOCOLS, AtariConfig
 from lrl.envs.atari import game_of

@@ -8,7 +8,7 @@ import ale_py
 import gymnasium
 import numpy as np
 import pytest
-from envs_rollout import make_atari as make
+from helpers.envs_rollout import make_atari as make
 
 from lrl.envs import AtariConfig, EnvConfig, make_envs, make_spec
 from lrl.envs.atari import game_of

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from envs_rollout import rollout
 from helpers import factories
+from helpers.envs_rollout import rollout
 from helpers.factories import Corridor, make_corridor
 
 from lrl.envs import AtariConfig, EnvConfig, WrapperConfig, factory, make_envs, make_spec

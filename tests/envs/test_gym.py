@@ -5,10 +5,10 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from envs_rollout import assert_same, rollout
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FrameStackObservation
+from helpers.envs_rollout import assert_same, rollout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,8 +8,8 @@ from typing import cast
 import gymnasium
 import numpy as np
 import pytest
-from envs_rollout import assert_same, rollout
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from helpers.envs_rollout import assert_same, rollout
 
 from lrl.envs import EnvConfig, WrapperConfig, make_envs, make_spec
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs

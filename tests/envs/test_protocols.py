@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from envs_rollout import make_atari, rollout
+from helpers.envs_rollout import make_atari, rollout
 
 from lrl.envs import PROTOCOLS, AtariConfig, EnvConfig, protocol_name
 

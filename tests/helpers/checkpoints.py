@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from helpers.training_runs import make_run, small_agent, small_data
-from lrl.evaluation import Episodes
+from lrl.evaluation.episodes import Episodes
 
 
 def trained(folder: Path, env_id: str = "lrl/Identity-v0", **settings: Any) -> Path:

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from helpers.training_runs import make_run, small_data
-from lrl import ActorLearnerCallback, EvaluationConfig, checkpoint_io
-from lrl.checkpoint_io import SaveError
+from lrl import ActorLearnerCallback, EvaluationConfig
+from lrl.checkpoints import files
+from lrl.checkpoints.files import SaveError
 
 
 def main(folder: Path, until: int) -> None:
     """Train."""
     warnings.simplefilter("ignore")
-    replace_file = checkpoint_io.replace_file
+    replace_file = files.replace_file
     run = make_run(
         folder,
         ActorLearnerCallback(5, 0, 2),
@@ -36,7 +37,7 @@ def main(folder: Path, until: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace_file(path, *arguments)
 
-    checkpoint_io.replace_file = refuse_if_full
+    files.replace_file = refuse_if_full
     error = ""
     try:
         run.fit()

@@ -16,15 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lrl.actors.helpers import interrupt_blocked
-from lrl.transport import (
-    Doorbell,
-    RequestEnd,
-    Requester,
-    RequestQueue,
-    RequestSlots,
-    Taken,
-)
+from lrl.inference.doorbell import Doorbell
+from lrl.inference.request_queue import RequestQueue, Taken
+from lrl.inference.requests import RequestEnd, Requester, RequestSlots
+from lrl.processes.helpers import interrupt_blocked
 from lrl.types import EnvSpec
 
 ECHO_SPEC = EnvSpec(observation_shape=(2,), observation_dtype="float32", num_actions=2)

@@ -20,7 +20,7 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
 from lrl.networks.q_network import vector_size, write_vector
-from lrl.recipe import Recipe
+from lrl.parts.recipe import Recipe
 from lrl.schedules import Constant
 from lrl.transport import ChunkQueue, WeightStore
 from lrl.types import RowKind, Rows

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from helpers.inference import ask_many, finish, in_background, start
-from lrl.actors.inference_server import InferenceServer, ServerPlan
+from lrl.inference.requests import Requester, RequestLayout, RequestSlots
+from lrl.inference.server import InferenceServer, ServerPlan
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
 from lrl.networks.q_network import read_vector, vector_size
-from lrl.recipe import Recipe
-from lrl.transport import Requester, RequestLayout, RequestSlots, WeightStore
+from lrl.parts.recipe import Recipe
+from lrl.transport import WeightStore
 from lrl.types import EnvSpec
 
 SPEC = EnvSpec((4,), "float32", 3)

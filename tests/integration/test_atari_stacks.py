@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.policies import FunctionPolicy
 
 from lrl.actors.actor import Actor
 from lrl.actors.exploration import EpsilonGreedy
@@ -69,7 +70,7 @@ def test_stacks_equal_the_environments_own_observations():
     rng = np.random.default_rng(0)
     actor = Actor(
         recording,
-        lambda observation: (rng.random((ENVIRONMENTS, 4), np.float32), 0),
+        FunctionPolicy(lambda observation: rng.random((ENVIRONMENTS, 4), np.float32)),
         EpsilonGreedy(Constant(0.0)),
         sink,
         ActorSlot(seed=0, envs_per_actor=ENVIRONMENTS),

@@ -17,8 +17,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 
 from lrl import ActorConfig, ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig
 from lrl.actors.policy import NetworkPolicy
-from lrl.evaluation import run_episodes
-from lrl.evaluator import EvaluatorError
+from lrl.evaluation.episodes import run_episodes
+from lrl.evaluation.evaluator import EvaluatorError
 from lrl.learner.agent import load_agent
 
 pytestmark = [*quiet, pytest.mark.timeout(120)]

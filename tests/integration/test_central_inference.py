@@ -29,7 +29,7 @@ from lrl import (
     RateLimiterConfig,
     ReplayConfig,
 )
-from lrl.actors.inference_manager import InferenceError
+from lrl.inference.manager import InferenceError
 from lrl.learner.sources import AsynchronousSource, Source
 from lrl.testing import LedgerEnv
 from lrl.types import RowKind, Rows

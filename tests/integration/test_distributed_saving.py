@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.training_runs import environment_for_subprocess, process_group, wait_for
 
-from lrl.checkpoint_io import read_checkpoint
+from lrl.checkpoints.files import read_checkpoint
 
 pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(180)]
 

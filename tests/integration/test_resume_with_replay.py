@@ -17,9 +17,9 @@ from helpers.training_runs import AfterEachStep, Run, background, make_run, quie
 
 from lrl import ActorConfig, ActorLearnerCallback, EnvConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonGreedy
+from lrl.checkpoints.replay_manifest import HashedFile, read_manifest
 from lrl.learner.datamodule import dataset_of
 from lrl.replay import PrioritizedSampler
-from lrl.replay.manifest import HashedFile, read_manifest
 from lrl.replay.streams import GAP_FLAGS
 from lrl.schedules import Linear
 

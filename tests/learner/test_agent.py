@@ -10,11 +10,11 @@ import torch
 from helpers.checkpoints import edited, trained
 from helpers.training_runs import quiet
 
+from lrl.checkpoints.stamp import STAMP_KEY, make_stamp
 from lrl.envs import AtariConfig, EnvConfig
-from lrl.evaluation import EvaluationConfig
+from lrl.evaluation.episodes import EvaluationConfig
 from lrl.learner.agent import Agent, load_agent
 from lrl.learner.dqn import DQN
-from lrl.learner.stamp import STAMP_KEY, make_stamp
 from lrl.types import ConfigError
 
 pytestmark = quiet

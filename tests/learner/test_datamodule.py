@@ -29,7 +29,7 @@ from lrl import (
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import PeriodicEvaluation, WeightSync
 from lrl.learner import launch
-from lrl.learner.threads import share_cores
+from lrl.preflight.cores import share_cores
 from lrl.types import ConfigError
 
 pytestmark = quiet

@@ -21,7 +21,7 @@ from lrl.actors.manager import ActorError
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.sources import AsynchronousSource, Source
-from lrl.learner.threads import default_learner_threads
+from lrl.preflight.cores import default_learner_threads
 from lrl.replay import (
     PrioritizedSampler,
     RateLimiter,

@@ -10,9 +10,9 @@ import torch
 from helpers.tiny_networks import FlatEncoder, linear_dqn, make_batch, matrix_of, set_weights
 from helpers.trainers import SGD, Recorder, batches, equal, train, weights_of
 
-from lrl.learner.checks import is_logging_step
 from lrl.learner.dqn import DQN
 from lrl.networks import ImplicitQuantileHead
+from lrl.preflight.settings import is_logging_step
 from lrl.types import Batch, EnvSpec
 
 # --- Target network -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.training_runs import make_run, quiet, small_agent
 
-from lrl.benchmark.learner import WORKLOADS, Side, make_batch, make_module
+from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
 from lrl.learner.dqn import DQN
 from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
 from lrl.types import Batch, ConfigError
@@ -31,7 +31,7 @@ def test_importance_weights_scale_the_rows():
 _COMPARED = """
 import os, sys
 import torch
-from lrl.benchmark.learner import WORKLOADS, Side, make_batch, make_module
+from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
 from lrl.learner.loss import compiled_loss, weighted_loss
 from lrl.testing.leftovers import descendants
 

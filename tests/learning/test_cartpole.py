@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lrl.benchmark import script
+from benchmark.scores import script
 
 ROOT = Path(__file__).parents[2]
 

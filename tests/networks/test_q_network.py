@@ -19,7 +19,7 @@ from lrl.networks import (
     ScalarHead,
 )
 from lrl.networks.q_network import read_vector, vector_size, write_vector
-from lrl.recipe import Recipe
+from lrl.parts.recipe import Recipe
 from lrl.types import Batch, EnvSpec
 
 ATARI = EnvSpec((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)

@@ -6,11 +6,11 @@ import errno
 import os
 
 import pytest
+from helpers.saved_replays import Feed, contents, learn, load, make_buffer, save
 from helpers.training_runs import make_run, quiet, small_data
-from saved_replays import Feed, contents, learn, load, make_buffer, save
 
+from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.replay import ReplayBuffer, ReplayConfig
-from lrl.replay.saver import ReplaySaver
 from lrl.types import ConfigError, EnvSpec
 
 FRAMES = EnvSpec((84, 84), "uint8", num_actions=4)

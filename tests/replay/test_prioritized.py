@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from replay_rows import Row, episode, filled, leaves, make_spec, pack
+from helpers.replay_rows import Row, episode, filled, leaves, make_spec, pack
 
 from lrl.replay import NotEnoughRows, PrioritizedSampler, RankSampler, ReplayBuffer
 from lrl.schedules import Constant, Linear

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from replay_rows import Row, episode, filled, make_spec, pack
+from helpers.replay_rows import Row, episode, filled, make_spec, pack
 
 from lrl.replay import NotEnoughRows, ReplayBuffer, Streams
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind

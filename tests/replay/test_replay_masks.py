@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.replay_rows import RandomStream, Row, episode, make_spec, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_rows import RandomStream, Row, episode, make_spec, pack
 
 from lrl.replay import ReplayBuffer
 from lrl.types import EnvSpec, RowKind, Rows

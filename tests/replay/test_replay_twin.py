@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from helpers.replay_rows import Expected, NaiveReplay, RandomStream, leaves, make_spec, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_rows import Expected, NaiveReplay, RandomStream, leaves, make_spec, pack
 
 from lrl.replay import (
     NotEnoughRows,

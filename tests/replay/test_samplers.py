@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from replay_rows import episode, filled
+from helpers.replay_rows import episode, filled
 
 from lrl.replay import Sampler, Transitions, UniformSampler
 

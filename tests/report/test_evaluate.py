@@ -16,11 +16,11 @@ from helpers.checkpoints import edited, plain, trained, with_nan
 from helpers.training_runs import make_run, quiet, small_data
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.checkpoints.stamp import STAMP_KEY, make_stamp
 from lrl.envs import EnvConfig, make_spec
 from lrl.envs.protocols import PROTOCOLS
-from lrl.evaluation import TEST_SEED, Episodes, EvaluationConfig
+from lrl.evaluation.episodes import TEST_SEED, Episodes, EvaluationConfig
 from lrl.learner.dqn import DQN
-from lrl.learner.stamp import STAMP_KEY, make_stamp
 from lrl.networks import MLPEncoder
 from lrl.report import evaluate as module
 from lrl.report.evaluate import evaluate

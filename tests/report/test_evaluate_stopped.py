@@ -11,8 +11,8 @@ import pytest
 from helpers.checkpoints import edited, plain, trained
 from helpers.training_runs import quiet
 
-from lrl.evaluation import Episodes
-from lrl.learner.stamp import STAMP_KEY
+from lrl.checkpoints.stamp import STAMP_KEY
+from lrl.evaluation.episodes import Episodes
 from lrl.report import evaluate as module
 from lrl.report.evaluate import evaluate
 

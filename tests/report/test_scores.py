@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lrl.checkpoints.stamp import make_stamp
 from lrl.envs import AtariConfig, EnvConfig
-from lrl.evaluation import TEST_SEED, Episodes, EvaluationConfig
-from lrl.learner.stamp import make_stamp
+from lrl.evaluation.episodes import TEST_SEED, Episodes, EvaluationConfig
 from lrl.report import scores as module
 from lrl.report.scores import Score, aggregate, disagreements, score_files, write_scores
 from lrl.report.statistics import summarise

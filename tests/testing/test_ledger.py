@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.policies import FunctionPolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ def made_by(slot: ActorSlot, frame_stack: int = 1, steps: int = 60) -> Rows:
     )
     actor = Actor(
         envs,
-        lambda observation: (np.zeros((len(observation), 3), np.float32), 0),
+        FunctionPolicy(lambda observation: np.zeros((len(observation), 3), np.float32)),
         EpsilonGreedy(Constant(1.0)),
         Sink(),
         slot,

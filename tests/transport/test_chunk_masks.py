@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from transport_actors import SPEC, assert_rows_equal, numbered
+from helpers.transport_actors import SPEC, assert_rows_equal, numbered
 
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, ChunkWriter
 from lrl.transport.layout import MESSAGE, checksum

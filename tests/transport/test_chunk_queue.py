@@ -4,7 +4,7 @@ import time
 from itertools import count
 
 import pytest
-from transport_actors import SPEC, numbered
+from helpers.transport_actors import SPEC, numbered
 
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, ChunkWriter, LedgerEntry
 from lrl.transport.layout import MESSAGE, checksum

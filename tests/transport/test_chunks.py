@@ -6,20 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.transport_actors import SPEC, assert_rows_equal, numbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transport_actors import SPEC, assert_rows_equal, numbered
 
-import lrl.transport.shared
-from lrl.transport import (
-    Channel,
-    Chunk,
-    ChunkLayout,
-    ChunkQueue,
-    ChunkWriter,
-    LearnerGone,
-    StopRequested,
-)
+import lrl.processes.shared_memory
+from lrl.processes.child import LearnerGone, StopRequested
+from lrl.transport import Channel, Chunk, ChunkLayout, ChunkQueue, ChunkWriter
 from lrl.types import ConfigError, Rows
 
 NEVER = float("inf")
@@ -255,7 +248,7 @@ def test_impossible_layouts_are_refused(chunk_rows, chunks, text):
 
 
 def test_ring_that_does_not_fit_says_what_to_lower(monkeypatch):
-    monkeypatch.setattr(lrl.transport.shared, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(lrl.processes.shared_memory, "available_bytes", lambda: 1000)
     with pytest.raises(ConfigError, match=r"shared memory are needed, .* free: lower chunk_rows"):
         Channel(ChunkLayout(SPEC, 64, 16), 0, 0)
 

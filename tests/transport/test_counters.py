@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from helpers.training_runs import make_run, quiet, small_data
-from transport_actors import SPEC, numbered
+from helpers.transport_actors import SPEC, numbered
 
 from lrl import ActorLearnerCallback, EnvConfig
 from lrl.actors.exploration import EpsilonGreedy
-from lrl.evaluation import EvaluationConfig
+from lrl.checkpoints.stamp import make_stamp
+from lrl.evaluation.episodes import EvaluationConfig
 from lrl.learner.sources import Rollout
-from lrl.learner.stamp import make_stamp
 from lrl.replay import PrioritizedSampler, RateLimiter, RateLimiterConfig, ReplayBuffer
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows

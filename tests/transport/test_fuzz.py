@@ -14,16 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from helpers.inference import ECHO_SPEC, requesters, signed
-from transport_actors import SPEC, assert_rows_equal, numbered
+from helpers.transport_actors import SPEC, assert_rows_equal, numbered
 
-from lrl.transport import (
-    Channel,
-    ChunkLayout,
-    ChunkQueue,
-    RequestLayout,
-    RequestQueue,
-    RequestSlots,
-)
+from lrl.inference.request_queue import RequestQueue
+from lrl.inference.requests import RequestLayout, RequestSlots
+from lrl.transport import Channel, ChunkLayout, ChunkQueue
 from lrl.transport.layout import CHECKSUM_BYTES, MESSAGE
 
 FEW, MANY = 2_000, 100_000

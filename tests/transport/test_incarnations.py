@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 
 import pytest
-from transport_actors import SPEC, assert_rows_equal, numbered
+from helpers.transport_actors import SPEC, assert_rows_equal, numbered
 
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, ChunkWriter
 

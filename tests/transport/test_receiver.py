@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from transport_actors import SPEC, numbered
+from helpers.transport_actors import SPEC, numbered
 
 from lrl.transport import Channel, ChunkLayout
 from lrl.transport.layout import FREE, MESSAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lrl.benchmark.chaos_messages import Line, change_messages
+from benchmark.chaos.messages import Line, change_messages
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from transport_actors import SPEC, Learner, learn_and_die, names_in, note_the_end
+from helpers.transport_actors import SPEC, Learner, learn_and_die, names_in, note_the_end
 
 from lrl.transport import Channel, ChunkLayout, ChunkQueue
 

@@ -26,7 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lrl import ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig
 from lrl.callbacks import EpisodeVideo, video
-from lrl.evaluation import VALIDATION_SEED
+from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.networks import ImplicitQuantileHead
 from lrl.video import film, writers
 

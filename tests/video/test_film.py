@@ -11,7 +11,7 @@ from helpers.filmed_envs import DIARY
 
 from lrl.actors.policy import NetworkPolicy
 from lrl.envs import AtariConfig, EnvConfig, make_spec
-from lrl.evaluation import run_episodes
+from lrl.evaluation.episodes import run_episodes
 from lrl.networks import (
     CategoricalHead,
     Head,
@@ -24,7 +24,7 @@ from lrl.networks import (
     QuantileHead,
     ScalarHead,
 )
-from lrl.recipe import Recipe
+from lrl.parts.recipe import Recipe
 from lrl.video.film import CUT_OFF, Moment, Thinker, film_episode
 from lrl.video.stage import make_stage
 

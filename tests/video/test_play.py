@@ -17,7 +17,7 @@ from PIL import Image
 from lrl.__main__ import main
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import AtariConfig, EnvConfig
-from lrl.evaluation import TEST_SEED, EvaluationConfig, run_episodes
+from lrl.evaluation.episodes import TEST_SEED, EvaluationConfig, run_episodes
 from lrl.learner.agent import load_agent
 from lrl.networks import CategoricalHead, ImplicitQuantileHead, QuantileHead, ScalarHead
 from lrl.types import ConfigError

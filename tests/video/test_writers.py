@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lrl.interrupt import AT_ONCE
+from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
 from lrl.video.writers import Frame, GifWriter, open_video
 

@@ -1,0 +1,1 @@
+"""Attacks on everything that is promised: `python -m benchmark.chaos` (or `make chaos`)."""

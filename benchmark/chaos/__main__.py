@@ -1,0 +1,5 @@
+"""Run the attacks."""
+
+from benchmark.chaos.scenarios import main
+
+main()

@@ -1,0 +1,1 @@
+"""Measurements of single parts that `lrl bench` does not take."""

@@ -1,0 +1,1 @@
+"""What recipes reach: campaigns of training runs, their scores and curves."""

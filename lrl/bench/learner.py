@@ -1,0 +1,300 @@
+"""What an update costs, with and without each setting: `python -m lrl.bench.learner`.
+
+Each side is a process of its own, since some settings are of the whole process, and the sides take
+turns. Times are of one learner step on batches that are there already: loss, gradients, optimizer.
+The sides `raw` are loops around lrl's module, which look for no NaN; `plain torch` has nothing of
+lrl but its linear layer. The others are Lightning's Trainer around the module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import itertools
+import logging
+import multiprocessing
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import lightning as L
+import torch
+
+from lrl import DQN
+from lrl.bench import bare
+from lrl.bench.arguments import count, duration, output, threads
+from lrl.bench.measure import Measurement, by_turns, compared, table, write
+from lrl.learner.loss import compiled_loss
+from lrl.networks import (
+    CategoricalHead,
+    ImplicitQuantileHead,
+    MLPEncoder,
+    NatureEncoder,
+    QuantileHead,
+    ScalarHead,
+    encoders,
+    linear,
+)
+from lrl.processes.memory import keep_freed_memory
+from lrl.types import Batch, EnvSpec
+
+_PARTS = 4  # batches that take turns, so that none of them stays in the cache
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network with its batches."""
+
+    spec: EnvSpec
+    encoder: Callable[..., Any]
+    head: Callable[..., Any]
+    batch_size: int
+
+
+_ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
+_CARTPOLE = EnvSpec((4,), "float32", num_actions=2)
+_CONV = functools.partial(NatureEncoder, hidden_size=None)
+_LAST = {"hidden_size": 512}
+_SCALAR = functools.partial(ScalarHead, loss="huber")
+WORKLOADS = {
+    "mlp": Workload(_CARTPOLE, MLPEncoder, _SCALAR, 128),
+    "nature": Workload(_ATARI, _CONV, functools.partial(_SCALAR, **_LAST), 32),
+    "dueling": Workload(_ATARI, _CONV, functools.partial(_SCALAR, dueling=True, **_LAST), 32),
+    "c51": Workload(_ATARI, _CONV, functools.partial(CategoricalHead, **_LAST), 32),
+    "qr": Workload(_ATARI, _CONV, functools.partial(QuantileHead, **_LAST), 32),
+    "iqn": Workload(_ATARI, _CONV, functools.partial(ImplicitQuantileHead, **_LAST), 32),
+    "nature_256": Workload(_ATARI, _CONV, functools.partial(_SCALAR, **_LAST), 256),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to make the same updates, by its settings; the defaults are those of `lrl fit`."""
+
+    trainer: bool = False
+    plain: bool = False
+    updates_per_step: int = 1
+    fused: bool = True
+    keeps_memory: bool = True
+    channels_last: bool = True
+    onednn: bool = True
+    bf16: bool = False
+    compiled: bool = False
+
+
+LADDER = {
+    "raw, as written": Side(fused=False, keeps_memory=False, channels_last=False, onednn=False),
+    "raw, fused optimizer": Side(keeps_memory=False, channels_last=False, onednn=False),
+    "raw, and keeping freed memory": Side(channels_last=False, onednn=False),
+    "raw, and channels last": Side(onednn=False),
+    "raw, and oneDNN's products": Side(),
+    "raw, and compiled": Side(compiled=True),
+    "raw, bf16": Side(bf16=True),
+    "raw, bf16, compiled": Side(bf16=True, compiled=True),
+}
+TRAINER = {
+    "raw": Side(),
+    "Trainer, 1 update a step": Side(trainer=True),
+    "Trainer, 8 updates a step": Side(trainer=True, updates_per_step=8),
+    "plain torch": Side(plain=True),
+}
+TRAINER_BF16 = {
+    "raw, bf16": Side(bf16=True),
+    "Trainer, bf16": Side(trainer=True, bf16=True),
+    "plain torch, bf16": Side(plain=True, bf16=True),
+}
+PLAIN = {"mlp": bare.make_mlp, "nature": bare.Nature, "nature_256": bare.Nature}
+"""Networks of plain torch, of the workloads that have one."""
+
+
+def make_batch(workload: Workload, seed: int) -> Batch:
+    """Return a batch of noise whose next observations overlap with its observations."""
+    generator = torch.Generator().manual_seed(seed)
+    size, shape = workload.batch_size, workload.spec.observation_shape
+    if workload.spec.observation_dtype == "uint8":
+        window = (size, shape[0] + 1, *shape[1:])
+        frames = torch.randint(0, 256, window, dtype=torch.uint8, generator=generator)
+        observation, following = frames[:, :-1], frames[:, 1:]
+    else:
+        observation, following = torch.randn(2, size, *shape, generator=generator)
+    return Batch(
+        observation=observation,
+        action=torch.randint(0, workload.spec.num_actions, (size,), generator=generator),
+        reward=torch.randn(size, generator=generator),
+        discount=torch.full((size,), 0.99),
+        next_observation=following,
+        weights=torch.ones(size),
+        keys=torch.zeros(size, 2, dtype=torch.int64),
+    )
+
+
+class Windows:
+    """An endless dataloader that hands out the batches of one window each time it is asked to.
+
+    Args:
+        pipe: Brings the number of updates of a window, takes its seconds; closed at the end.
+        batches: What is learnt from, over and over.
+        updates_per_step: More than one come as a tuple.
+    """
+
+    def __init__(self, pipe: Connection, batches: Sequence[Batch], updates_per_step: int) -> None:
+        self.pipe, self.batches, self.updates_per_step = pipe, batches, updates_per_step
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = itertools.cycle(self.batches)
+        while updates := self.pipe.recv():
+            began = time.perf_counter()
+            for _ in range(updates // self.updates_per_step):
+                group = [next(batches) for _ in range(self.updates_per_step)]
+                yield tuple(group) if len(group) > 1 else group[0]
+            self.pipe.send(time.perf_counter() - began)
+
+
+def serve(pipe: Connection, name: str, side: Side, threads: int) -> None:
+    """Make updates, in a process of their own, whenever the pipe asks for some."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # its lines divide the tables
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    set_up(side)
+    workload = WORKLOADS[name]
+    batches = [make_batch(workload, seed) for seed in range(_PARTS)]
+    windows = Windows(pipe, batches, side.updates_per_step)
+    if side.plain:
+        bare.train(PLAIN[name](), windows, side.bf16)
+        return
+    module = make_module(workload, side)
+    if side.trainer:
+        _with_trainer(module, windows, side.bf16)
+    else:
+        _raw(module, windows, side.bf16)
+
+
+def set_up(side: Side) -> None:
+    """Set what is of the whole process."""
+    if side.keeps_memory:
+        keep_freed_memory()
+    if not side.channels_last:
+        encoders.ConvEncoder.takes_channels_last = False
+    if not side.onednn:
+        linear._multiply = None  # pyright: ignore[reportPrivateUsage]
+
+
+def make_module(workload: Workload, side: Side) -> DQN:
+    """Return lrl's module for a workload."""
+    module = DQN(
+        workload.encoder,
+        workload.head,
+        optimizer=functools.partial(torch.optim.Adam, lr=1e-4, fused=side.fused),
+        target_update_period_learner_steps=bare.TARGET_PERIOD,
+        updates_per_step=side.updates_per_step,
+        env_spec=workload.spec,
+    )
+    if side.compiled:
+        module.loss_of = compiled_loss(module)
+    return module
+
+
+def _raw(module: DQN, windows: Windows, bf16: bool) -> None:
+    optimizer = module.configure_optimizers()
+    for step, batch in enumerate(windows):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
+            loss = module.compute_loss(batch)["loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        module.move_target(step + 1)
+
+
+def _with_trainer(module: DQN, windows: Windows, bf16: bool) -> None:
+    trainer = L.Trainer(
+        accelerator="cpu",
+        precision="bf16-mixed" if bf16 else "32-true",
+        max_epochs=1,
+        limit_train_batches=1_000_000,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1000,
+    )
+    trainer.fit(module, train_dataloaders=windows)
+
+
+@contextlib.contextmanager
+def running(name: str, side: Side, threads: int, updates: int) -> Iterator[Callable[[], float]]:
+    """Start a side; gives what measures the milliseconds of an update in one window."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(there, name, side, threads), daemon=True
+    )
+    process.start()
+    there.close()
+
+    def window() -> float:
+        here.send(updates)
+        return 1e3 * here.recv() / updates
+
+    try:
+        yield window
+        here.send(0)
+        process.join(10.0)
+    finally:
+        process.kill()
+        process.join()
+
+
+def measure(
+    name: str, sides: dict[str, Side], updates: int, rounds: int, threads: int = 1
+) -> list[Measurement]:
+    """Compare sides with the first of them, in milliseconds of an update.
+
+    Args:
+        name: A key of `WORKLOADS`.
+        sides: Ways to make the updates; plain torch only where `PLAIN` has a network of it.
+        updates: Learner steps of a window, a multiple of every `updates_per_step`.
+        rounds: Windows of each side.
+        threads: Of torch.
+    """
+    sides = {label: side for label, side in sides.items() if name in PLAIN or not side.plain}
+    with contextlib.ExitStack() as stack:
+        windows = {
+            label: stack.enter_context(running(name, side, threads, updates))
+            for label, side in sides.items()
+        }
+        values = by_turns(windows, rounds)
+    return compared(f"{name}, batch {WORKLOADS[name].batch_size}", "ms", values, next(iter(sides)))
+
+
+def updates_in(name: str, seconds: float) -> int:
+    """Return how many updates fill about so many seconds, a multiple of 8."""
+    per_second = 1000 if name == "mlp" else 800 // WORKLOADS[name].batch_size
+    return max(8, int(seconds * per_second) // 8 * 8)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table and, where asked, write it as JSON."""
+    parser = argparse.ArgumentParser(prog="lrl.bench.learner", description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=count, default=7, help="windows of each side")
+    parser.add_argument("--seconds", type=duration, default=1.0, help="length of a window, roughly")
+    parser.add_argument("--threads", type=threads, default=1, help="threads of torch")
+    parser.add_argument("--json", type=output, help="also write the figures to this file")
+    options = parser.parse_args(arguments)
+    measurements: list[Measurement] = []
+    for name in options.workloads:
+        updates = updates_in(name, options.seconds)
+        for sides in (LADDER, TRAINER, TRAINER_BF16):
+            found = measure(name, sides, updates, options.rounds, options.threads)
+            measurements += found
+            print(table(found), flush=True)
+    if options.json is not None:
+        write(options.json, measurements)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Training by number of actors and of environments: `python -m lrl.bench.training`.
+
+Every run is an `lrl fit` of its own, sides take turns, and a figure is the median of a run's logged
+intervals, the first half of which does not count. The ratio of learning to acting is low, one batch
+of 32 for 32 environment steps, so that acting matters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from lrl.bench.arguments import count, duration, output
+from lrl.bench.measure import Measurement, compared, table, write
+
+WORKLOADS = {
+    "cartpole": ["--data.env.id", "CartPole-v1", "--model.updates_per_step", "8"],
+    "pong": ["--data.env.id", "ALE/Pong-v5", "--model.encoder", "lrl.networks.NatureEncoder"],
+}
+SIDES = {
+    **{f"actors {actors} x 8": (actors, 8) for actors in (1, 2, 4, 8)},
+    **{f"actors 1 x {envs}": (1, envs) for envs in (1, 32)},
+    **{f"synchronous {envs}": (0, envs) for envs in (1, 8, 32)},
+}
+"""Number of actors and of environments of each."""
+FIGURES = {
+    "speed/env_steps_per_second": ("env steps/s", 1.0),
+    "speed/learner_steps_per_second": ("updates/s", 1.0),
+    "speed/learner_wait_fraction": ("% of time the learner waited", 100.0),
+    "speed/actor_wait_fraction": ("% of time actors waited", 100.0),
+    "sample": ("% of time the learner drew batches", 100.0),
+    "optimise": ("% of time the learner optimised", 100.0),
+    "other": ("% of time the learner did the rest", 100.0),
+}
+"""Columns of a run's log, and the shares of its summary; the latter are of the whole run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run was like.
+
+    Attributes:
+        figures: By the keys of `FIGURES`.
+        verdict: What held it back, in words.
+    """
+
+    figures: dict[str, float]
+    verdict: str
+
+
+def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
+    """Train once and return what the run logged and said of itself.
+
+    Raises:
+        RuntimeError: The run failed or logged nothing; what it said is in the message.
+    """
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    with tempfile.TemporaryDirectory() as folder:
+        ended = subprocess.run(
+            [
+                sys.executable, "-m", "lrl", "fit", "--name", "run", "--runs", folder,
+                *WORKLOADS[workload],
+                "--data.actors.num_actors", str(actors),
+                "--data.actors.envs_per_actor", str(envs),
+                "--model.head", "lrl.networks.ScalarHead", "--model.head.loss", "huber",
+                "--model.target_update_period_learner_steps", "1000",
+                "--data.replay.capacity", "20000", "--data.replay.batch_size", "32",
+                "--data.replay.n_step", "1", "--data.replay.gamma", "0.99",
+                "--data.rate.samples_per_insert", "1",
+                "--trainer.accelerator", "cpu",
+                "--trainer.max_steps", "100000000",
+                "--trainer.max_time", f"00:00:{minutes:02d}:{rest:02d}",
+                "--trainer.limit_train_batches", "1000",
+                "--trainer.log_every_n_steps", "40",
+                "--trainer.enable_progress_bar", "false",
+                "--actor_learner.eval_interval_learner_steps", "0",
+                "--actor_learner.save_interval_learner_steps", "0",
+                *(["--actor_learner.sync_period_learner_steps", "40"] if actors else []),
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        found = list(Path(folder).glob("run/*/metrics.csv"))
+        rows: list[dict[str, str]] = []
+        for path in found:
+            with path.open(newline="") as file:
+                rows += csv.DictReader(file)
+        if ended.returncode or len(rows) < 2:
+            raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
+        (path,) = Path(folder).glob("run/*/summary.json")
+        summary = json.loads(path.read_text())
+        shares = summary["time_shares"]
+        rows = rows[len(rows) // 2 :]
+        figures = {
+            name: shares[name] if name in shares else median(float(row[name]) for row in rows)
+            for name in FIGURES
+        }
+        return Run(figures, summary["verdict"])
+
+
+def measure(
+    workload: str, sides: Sequence[str], seconds: float, rounds: int
+) -> tuple[list[Measurement], list[str]]:
+    """Train on every side in each round; return the figures, and the last round's verdicts.
+
+    Args:
+        workload: A key of `WORKLOADS`.
+        sides: Keys of `SIDES`; the first is compared with.
+        seconds: Length of a run, start-up included.
+        rounds: Runs of each side.
+    """
+    runs: dict[str, list[Run]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side in sides:
+            runs[side].append(run(workload, *SIDES[side], seconds))
+    found: list[Measurement] = []
+    for name, (unit, scale) in FIGURES.items():
+        values = {
+            side: [scale * one.figures[name] for one in of_side] for side, of_side in runs.items()
+        }
+        reference = sides[0] if scale == 1.0 else None  # shares may be 0
+        found += compared(f"training, {workload}", unit, values, reference)
+    verdicts = [f"{workload}, {side}: {of_side[-1].verdict}" for side, of_side in runs.items()]
+    return found, verdicts
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table and, where asked, write it as JSON."""
+    parser = argparse.ArgumentParser(prog="lrl.bench.training", description=__doc__)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--seconds", type=duration, default=20.0, help="length of a run")
+    parser.add_argument("--rounds", type=count, default=3, help="runs of each side")
+    parser.add_argument("--json", type=output, help="also write the figures to this file")
+    options = parser.parse_args(arguments)
+    found: list[Measurement] = []
+    remarks: list[str] = []
+    for workload in options.workloads:
+        new, verdicts = measure(workload, options.sides, options.seconds, options.rounds)
+        print(table(new), *verdicts, sep="\n", flush=True)
+        found += new
+        remarks += verdicts
+    if options.json is not None:
+        write(options.json, found, remarks=remarks)
+
+
+if __name__ == "__main__":
+    main()

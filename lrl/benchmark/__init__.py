@@ -1,1 +1,0 @@
-"""Benchmarks: each module runs with `python -m` and prints what it measured."""

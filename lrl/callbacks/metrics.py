@@ -1,0 +1,202 @@
+"""Metrics of acting, learning and the machinery between them (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+import torch
+
+from lrl.callbacks.logging import log_metrics
+from lrl.callbacks.video import EpisodeVideo
+from lrl.callbacks.weight_sync import WeightSync
+from lrl.learner.datamodule import datamodule_of, dataset_of
+from lrl.learner.dataset import ReplayDataset
+from lrl.learner.sources import mean
+from lrl.preflight.ranks import sum_of_ranks
+from lrl.preflight.settings import is_logging_step
+
+
+class Throughput(L.Callback):
+    """Write all metrics every `log_every_n_steps` learner steps, and touch nothing in between.
+
+    Counts are sums over ranks; everything else is of rank 0. Time in which training stopped for an
+    evaluation or a film is in no speed and in no share of time.
+
+    Args:
+        weight_sync: Asked for the published version.
+        video: Asked for the time of films.
+
+    Attributes:
+        optimise_seconds: Of all updates of this session.
+        evaluate_seconds: Of all evaluations that stopped training.
+    """
+
+    def __init__(
+        self, weight_sync: WeightSync | None = None, video: EpisodeVideo | None = None
+    ) -> None:
+        self.weight_sync, self.video = weight_sync, video
+        self.latest: dict[str, float] = {}
+        self.optimise_seconds = self.evaluate_seconds = 0.0
+        self._optimise_seconds = self._validation_started = 0.0
+        self._batch_started = 0.0
+        self._last: dict[str, float] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begin counting."""
+        dataset = dataset_of(trainer)
+        (env_steps,) = sum_of_ranks(trainer, [dataset.env_steps])
+        self._last = self._totals(trainer, dataset, env_steps)
+        self._optimise_seconds = 0.0
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Start the optimisation's clock."""
+        self._batch_started = time.perf_counter()
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Log, if this learner step is one that is logged."""
+        seconds = time.perf_counter() - self._batch_started
+        self._optimise_seconds += seconds
+        self.optimise_seconds += seconds
+        step = trainer.global_step
+        stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if stepped and is_logging_step(trainer, step):
+            self.latest = self._collect(trainer, pl_module)
+            log_metrics(trainer, self.latest)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the evaluation's clock."""
+        self._validation_started = time.perf_counter()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop it."""
+        self.evaluate_seconds += time.perf_counter() - self._validation_started
+
+    def _collect(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, float]:
+        dataset = dataset_of(trainer)
+        source = dataset.source
+        assert source is not None
+        module: Any = pl_module
+        metrics = {name: float(value) for name, value in module.statistics.items()}
+        metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
+        metrics["train/epsilon"] = _epsilon_mean(trainer, dataset)
+        counts = torch.tensor(
+            [
+                dataset.env_steps,
+                dataset.episodes,
+                source.rows_received,
+                source.rows_dropped,
+                source.actor_restarts,
+            ],
+            dtype=torch.float64,
+            device=pl_module.device,
+        )
+        counts = trainer.strategy.reduce(counts, reduce_op="sum")
+        env_steps, episodes, received, dropped, restarts = torch.as_tensor(counts).tolist()
+        metrics["count/env_steps"] = env_steps
+        metrics["count/frames"] = env_steps * datamodule_of(trainer).env_spec.frame_skip
+        metrics["count/learner_steps"] = float(trainer.global_step)
+        metrics["count/rows_received"] = received
+        metrics["count/rows_dropped"] = dropped
+        metrics["count/actor_restarts"] = restarts
+        metrics["rollout/episodes"] = episodes
+        if source.rollout.returns:
+            metrics["rollout/return_mean"] = mean(source.rollout.returns)
+            metrics["rollout/length_mean"] = mean(source.rollout.lengths)
+            metrics["rollout/start_value_mean"] = mean(source.rollout.start_values)
+        metrics["replay/size"] = float(len(dataset.replay))
+        metrics.update(dataset.replay.metrics())
+        metrics.update(source.metrics())
+        metrics["transport/queue_fill"] = source.queue_fill
+        metrics["sync/policy_version"] = float(
+            self.weight_sync.policy_version if self.weight_sync else trainer.global_step
+        )
+        metrics["sync/policy_lag_mean"] = source.rollout.take_lag_mean()
+        metrics.update(self._speeds(trainer, dataset, env_steps))
+        return metrics
+
+    def _totals(
+        self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
+    ) -> dict[str, float]:
+        statistics = dataset.source.statistics() if dataset.source else []
+        stopped = self.evaluate_seconds + (self.video.seconds if self.video else 0.0)
+        return {
+            "seconds": time.perf_counter() - stopped,
+            "learner_steps": float(trainer.global_step),
+            "env_steps": env_steps,
+            "wait": dataset.wait_seconds,
+            "sample": dataset.sample_seconds,
+            "actor_wait": sum(actor.wait_seconds for actor in statistics),
+            "actor_seconds": sum(actor.seconds for actor in statistics),
+        }
+
+    def _speeds(
+        self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
+    ) -> dict[str, float]:
+        now = self._totals(trainer, dataset, env_steps)
+        delta = {name: now[name] - self._last[name] for name in now}
+        self._last = now
+        seconds = max(delta["seconds"], 1e-9)
+        steps = max(delta["learner_steps"], 1.0)
+        optimise, self._optimise_seconds = self._optimise_seconds, 0.0
+        return {
+            "speed/env_steps_per_second": delta["env_steps"] / seconds,
+            "speed/learner_steps_per_second": delta["learner_steps"] / seconds,
+            "speed/samples_per_insert": dataset.limiter.samples_per_insert,
+            "speed/learner_wait_fraction": delta["wait"] / seconds,
+            # A wait counts where it ends, and may have begun before the row before.
+            "speed/actor_wait_fraction": min(
+                1.0, delta["actor_wait"] / max(delta["actor_seconds"], 1e-9)
+            ),
+            "speed/optimise_ms": 1e3 * optimise / steps,
+            "speed/sample_ms": 1e3 * delta["sample"] / steps,
+        }
+
+
+def _epsilon_mean(trainer: L.Trainer, dataset: ReplayDataset) -> float:
+    return datamodule_of(trainer).epsilon_mean(dataset.env_steps * trainer.world_size)
+
+
+class ParameterStatistics(L.Callback):
+    """Log `parameter_mean/NAME` and `parameter_std/NAME` with the other metrics of training.
+
+    They are of the online network after the update, every `log_every_n_steps` learner steps. It
+    is one more callback of the Trainer: `trainer.callbacks: [lrl.callbacks.ParameterStatistics]`.
+    """
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Log, if this learner step is one that is logged."""
+        stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if trainer.is_global_zero and stepped and is_logging_step(trainer, trainer.global_step):
+            module: Any = pl_module
+            log_metrics(trainer, _statistics(module.online))
+
+
+@torch.no_grad()
+def _statistics(network: torch.nn.Module) -> dict[str, float]:
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    means = torch.stack([parameter.mean() for parameter in parameters])
+    deviations = torch.stack([parameter.std(correction=0) for parameter in parameters])
+    logged: dict[str, float] = {}
+    for kind, values in zip(
+        ("mean", "std"), torch.stack([means, deviations]).tolist(), strict=True
+    ):
+        logged |= {f"parameter_{kind}/{n}": v for n, v in zip(names, values, strict=True)}
+    return logged

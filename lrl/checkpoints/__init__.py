@@ -1,0 +1,1 @@
+"""What a run leaves: checkpoints, saved replays, where they lie, and whether they fit."""

@@ -1,0 +1,149 @@
+"""Whether a checkpoint is of the agent that is to load it: said in settings, not in tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+import torch
+
+from lrl.checkpoints.stamp import STAMP_KEY, check_format, trained_in
+from lrl.types import ConfigError
+
+_log = logging.getLogger(__name__)
+
+_OF_THE_NETWORK = ("encoder", "head", "env_spec")
+
+
+def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None:
+    """Check that a checkpoint is of this agent and its environment.
+
+    Args:
+        module: The agent, with its network built; attached to a Trainer if that loads it.
+        checkpoint: The content of the file.
+
+    Raises:
+        ConfigError: Another version of lrl wrote it, or it is of another environment, network or
+            optimizer; the settings that differ are named. Or a weight is not finite.
+    """
+    saved, own = checkpoint.get("hyper_parameters", {}), dict(module.hparams)
+    trainer = module._trainer  # None where a script loads the agent
+    stamp = checkpoint.get(STAMP_KEY)
+    if stamp is not None:
+        check_format(stamp)
+        _check_environment(trained_in(stamp)["id"], getattr(trainer, "datamodule", None))
+    _check_network(module, checkpoint["state_dict"], saved, own)
+    check_finite(checkpoint["state_dict"])
+    if trainer is None or trainer.state.fn != "fit":
+        return
+    _check_updates(saved.get("updates_per_step", 1), own.get("updates_per_step", 1))
+    _compare_seeds(stamp, getattr(trainer, "datamodule", None))
+    if "optimizer" in saved:
+        there, here = saved["optimizer"]["class_path"], own["optimizer"]["class_path"]
+        if there != here:
+            raise ConfigError(
+                f"the checkpoint holds the state of optimizer {there}, which {here} cannot go on "
+                f"from: set model.optimizer to {there}"
+            )
+        _compare_optimizers(saved, own)
+
+
+def _check_updates(there: int, here: int) -> None:
+    """Lightning counts steps and batches otherwise with several updates in a step."""
+    if there != here:
+        raise ConfigError(
+            f"model.updates_per_step is {here}, but the checkpoint's run had {there}, with which "
+            f"its counts of steps go: set it to {there}"
+        )
+
+
+def _compare_seeds(stamp: Mapping[str, Any] | None, datamodule: Any) -> None:
+    """Say if another run's checkpoint is gone on with, perhaps by mistake: names may be shared."""
+    here = getattr(datamodule, "seed", None)
+    if stamp is None or here is None or stamp["training"]["seed"] == here:
+        return
+    _log.warning(
+        "the checkpoint is of training seed %s, and this run's is %s: if another run wrote it, "
+        "give each a name of its own (--name)",
+        stamp["training"]["seed"], here,
+    )  # fmt: skip
+
+
+def _compare_optimizers(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Say which settings of the optimizer have no effect: its saved state holds them."""
+    parts = [part for part in ("optimizer", "lr_scheduler") if part in saved]
+    changed = _differences(
+        {part: saved[part] for part in parts}, {part: own.get(part) for part in parts}
+    )
+    if changed:
+        _log.warning(
+            "a run that goes on keeps the checkpoint's settings of optimizer and scheduler: %s; "
+            "train afresh to change them",
+            "; ".join(changed),
+        )
+
+
+def _check_environment(there: str, datamodule: Any) -> None:
+    env = getattr(datamodule, "env", None)
+    if env is not None and env.id != there:
+        raise ConfigError(
+            f"the checkpoint is of environment {there}, but env.id is {env.id}: set it to {there}, "
+            "or take a checkpoint of that environment"
+        )
+
+
+def _check_network(
+    module: L.LightningModule,
+    tensors: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    own: Mapping[str, Any],
+) -> None:
+    there = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    here = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
+    names = sorted(there.keys() | here.keys())
+    if not module.strict_loading:
+        names = [name for name in names if name in there and name in here]
+    tensor = next((name for name in names if there.get(name) != here.get(name)), None)
+    if tensor is None:
+        return
+    parts = [part for part in _OF_THE_NETWORK if part in saved]
+    settings = _differences(
+        {part: saved[part] for part in parts}, {part: own.get(part) for part in parts}
+    ) or [f"the shape of {tensor} is {there.get(tensor)} there and {here.get(tensor)} here"]
+    raise ConfigError(
+        f"the checkpoint is of another network: {'; '.join(settings)}; set them alike, or train "
+        "afresh"
+    )
+
+
+def check_finite(tensors: Mapping[str, Any]) -> None:
+    """Check that all weights of a checkpoint are finite.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ConfigError(
+                f"the weights {name} of the checkpoint are NaN or infinite: its training diverged, "
+                "so that its actions mean nothing; take an earlier one"
+            )
+
+
+def _differences(there: Any, here: Any, name: str = "model") -> list[str]:
+    """Name the settings that differ, each with both values.
+
+    Example:
+        >>> _differences({"head": {"a": 1, "b": 2}}, {"head": {"a": 1, "b": 3}})
+        ['model.head.b is 2 there and 3 here']
+    """
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        keys = [*there, *(key for key in here if key not in there)]
+        return [
+            difference
+            for key in keys
+            for difference in _differences(there.get(key), here.get(key), f"{name}.{key}")
+        ]
+    return [] if there == here else [f"{name} is {there!r} there and {here!r} here"]

@@ -1,0 +1,153 @@
+"""Where runs and their checkpoints lie: RUNS/NAME/version_K/checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lrl.checkpoints.files import CheckpointError, read_checkpoint
+from lrl.checkpoints.replay_manifest import SavedReplayError, manifest_name, read_manifest
+from lrl.types import ConfigError
+
+_log = logging.getLogger(__name__)
+
+_NAMES = {"best": ("best",), "last": ("last", "previous")}
+"""Files of a run that an asked-for checkpoint is looked for in, in this order."""
+_WRITTEN_BY_LIGHTNING = {"state_dict", "global_step", "pytorch-lightning_version"}
+
+
+def versions(runs: Path, name: str) -> list[Path]:
+    """Return the folders of a run's versions, oldest first."""
+    folders = (runs / name).glob("version_*")
+    numbered = [f for f in folders if f.name.removeprefix("version_").isdigit()]
+    return sorted(numbered, key=lambda folder: int(folder.name.removeprefix("version_")))
+
+
+def new_version(runs: Path, name: str) -> str:
+    """Make the folder of a run's new version and return its name; no other process gets the same.
+
+    Raises:
+        ConfigError: The folder cannot be made.
+    """
+    while True:
+        existing = versions(runs, name)
+        number = int(existing[-1].name.removeprefix("version_")) + 1 if existing else 0
+        folder = runs / name / f"version_{number}"
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # another process was quicker
+                folder.mkdir()
+                return folder.name
+        except OSError as error:
+            raise ConfigError(f"--runs {runs}: {folder} cannot be made: {error}") from error
+
+
+def resolve_checkpoint(
+    path: str | None, runs: Path, name: str, may_be_missing: bool = False
+) -> str | None:
+    """Turn `best` and `last` into the newest such checkpoint of the runs of that name.
+
+    The file is read, so that a damaged one ends nothing later; for a damaged `last`, or one whose
+    replay was not written to its end, the one before it is taken, of the run before if need be,
+    with a warning.
+
+    A warning also says if the newest run has none, so that an older one is taken: a run that ended
+    before it saved anything must not keep its predecessor from being gone on with.
+
+    Args:
+        path: `best`, `last` or the path of a file.
+        runs: The folder of all runs.
+        name: Name that the runs share.
+        may_be_missing: Start afresh, with a warning, where `last` is not there.
+
+    Raises:
+        ConfigError: There is none (Lightning would start afresh for `last`), or it is damaged.
+    """
+    if path is None:
+        return None
+    if path not in _NAMES:
+        if "://" not in path and not Path(path).is_file():
+            raise ConfigError(f"--ckpt_path {path}: there is no such file")
+        _read(path)
+        return path
+    folders = versions(runs, name)
+    files = [
+        folder / "checkpoints" / f"{file}.ckpt"
+        for folder in reversed(folders)
+        for file in _NAMES[path]
+    ]
+    existing = [file for file in files if file.is_file()]
+    if existing:
+        found = _first_whole(existing if path == "last" else existing[:1])
+        if existing[0].parents[1] != folders[-1]:
+            _log.warning("--ckpt_path %s: %s has none, %s is taken", path, folders[-1], found)
+        return str(found)
+    if path == "last" and may_be_missing:
+        _log.warning("--ckpt_path last: no run in %s has saved any, training begins", runs / name)
+        return None
+    raise ConfigError(
+        f"--ckpt_path {path}: no run in {runs / name} has checkpoints/{path}.ckpt; train one, "
+        "or give the path of a checkpoint"
+    )
+
+
+def _first_whole(files: Sequence[Path]) -> Path:
+    """Return the first file that can be used, with a warning if it is not the first of all."""
+    try:
+        newest = _read(files[0])
+        problem = _missing_replay(files[0], newest)
+        if not problem:
+            return files[0]
+    except CheckpointError as error:
+        for file in files[1:]:
+            with suppress(CheckpointError):
+                learner_step = _read(file)["global_step"]
+                _log.warning("%s (it is used: learner step %d)", error, learner_step)
+                return file
+        raise
+    for file in files[1:]:
+        with suppress(CheckpointError):
+            content = _read(file)
+            learner_step = content["global_step"]
+            is_earlier = learner_step <= newest["global_step"]  # else it is of another training
+            if is_earlier and _saved_replay(content) and not _missing_replay(file, content):
+                _log.warning("%s: %s is used, of learner step %d", problem, file, learner_step)
+                return file
+    return files[0]  # its replay is filled again, which the run says
+
+
+def _missing_replay(path: Path, content: Mapping[str, Any]) -> str:
+    """Say that the replay which was saved with a checkpoint is not there; "" if it is, or none was.
+
+    One that was killed while it wrote its replay has left none.
+    """
+    saved_id = _saved_replay(content)
+    if not saved_id:
+        return ""
+    manifest = path.parent / "replay" / "rank-0" / manifest_name(content["global_step"])
+    try:
+        if read_manifest(manifest).saved_id == saved_id:
+            return ""
+    except (SavedReplayError, OSError):
+        pass
+    return f"the replay of {path} was not written to its end"
+
+
+def _saved_replay(content: Mapping[str, Any]) -> str:
+    """Return the name of the replay that was saved with a checkpoint, "" if none was."""
+    try:
+        (dataset,) = content["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+        return dataset["saved_replay"]
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def _read(path: Path | str) -> Mapping[str, Any]:
+    """Return what is in the checkpoint of a training run."""
+    content = read_checkpoint(path)
+    if not isinstance(content, dict) or not content.keys() >= _WRITTEN_BY_LIGHTNING:
+        raise CheckpointError(f"checkpoint {path} is none of a training run: use one that is")
+    return content

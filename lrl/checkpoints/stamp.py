@@ -1,0 +1,279 @@
+"""The protocol stamp: what a score belongs to, in every checkpoint, summary and score file."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from lrl.envs import AtariConfig, EnvConfig
+from lrl.evaluation.episodes import VALIDATION_SEED, EvaluationConfig
+from lrl.parts import safety
+from lrl.types import ConfigError
+
+STAMP_KEY = "lrl"
+"""Where a checkpoint holds its stamp."""
+
+_FORMAT = 1
+"""Of checkpoints: raised when one of before can no longer be read, or needs a migration."""
+_PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
+_TRUSTED = ("", "lrl", "gymnasium", "ale_py")
+_TRAINING_ONLY = ("reward_clip", "atari.terminal_on_life_loss")
+
+
+def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) -> dict[str, Any]:
+    """Return the stamp as plain data, which checkpoints and JSON can hold.
+
+    Args:
+        env: The environment of training.
+        evaluation: How it is evaluated.
+        training: Seed and counters: `seed`, `learner_steps`, `env_steps`, `frames`.
+    """
+    gaps: list[str] = []
+    played = _settings_of(evaluation.env_for(env), gaps)
+    trained = _settings_of(env, [])
+    other = {name: value for name, value in trained.items() if value != played.get(name)}
+    return {
+        "format": _FORMAT,
+        "protocol": evaluation.protocol_for(env),
+        "environment": played,
+        "gaps": gaps,  # settings of a script that are no plain data, of which only the text is kept
+        "evaluation": {
+            "epsilon": evaluation.epsilon_for(env),
+            "max_frames_per_episode": evaluation.max_frames_for(env),
+            "episodes": evaluation.episodes,
+            "first_seed": VALIDATION_SEED,
+        },
+        "training": {**training, **({"environment": other} if other else {})},
+        **machine(),
+    }
+
+
+def trained_in(stamp: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the environment that an agent was trained in."""
+    return {**stamp["environment"], **stamp["training"].get("environment", {})}
+
+
+def machine() -> dict[str, Any]:
+    """Return the versions and the hardware that this process computes with."""
+    gpus = []
+    if torch.cuda.is_initialized():  # asking would open one, and keep what it takes
+        gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "versions": {"python": platform.python_version(), **_versions()},
+        "hardware": {
+            "machine": platform.machine(),
+            "processor": processor_name(),
+            "cores": os.cpu_count() or 1,
+            "gpus": gpus,
+            "torch_threads": torch.get_num_threads(),
+        },
+    }
+
+
+def check_format(stamp: Mapping[str, Any]) -> None:
+    """Check that this version of lrl reads the checkpoints that carry such a stamp.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if stamp["format"] != _FORMAT:
+        raise ConfigError(
+            f"the checkpoint is of lrl {stamp['versions']['lrl']}: use that version; its format is "
+            f"{stamp['format']}, and this one reads format {_FORMAT}"
+        )
+
+
+def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
+    """Return the settings of the environment that the score of a stamp is of.
+
+    What they name is imported when the environment is made, so it must be Gymnasium's or lrl's, or
+    imported already.
+
+    Raises:
+        ConfigError: They are of another version of lrl, a stamp cannot hold them, or they name a
+            module that is not imported.
+    """
+    check_format(stamp)
+    if stamp["gaps"]:
+        raise ConfigError(
+            f"the environment cannot be rebuilt: {', '.join(stamp['gaps'])} held objects in "
+            "training, and checkpoints hold plain data only; pass names or numbers instead"
+        )
+    settings = dict(stamp["environment"])
+    unknown = settings.keys() - {field.name for field in fields(EnvConfig)}
+    unknown |= settings["atari"].keys() - {field.name for field in fields(AtariConfig)}
+    if unknown:
+        raise ConfigError(
+            f"the checkpoint is of lrl {stamp['versions']['lrl']}: use that version; settings "
+            f"{sorted(unknown)} are not known here"
+        )
+    paths = [settings["id"].rpartition(":")[0], *(w["path"] for w in settings["wrappers"])]
+    for module in paths:
+        if module.partition(".")[0] not in _TRUSTED and not _is_imported(module):
+            raise ConfigError(
+                f"the checkpoint's environment needs {module}: import it before (on the command "
+                f"line: --modules {_module_of(module)})"
+            )
+    if "factory" in settings:
+        _check_factory(settings["factory"])
+    return EnvConfig(**settings)
+
+
+def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return in what two scores were not measured alike, by setting; empty if they compare.
+
+    The game may differ, and so may what acts in training only (clipped rewards, lost lives),
+    counters, versions and hardware.
+    """
+    games = _is_atari(stamp), _is_atari(other)
+    if games[0] != games[1]:
+        kinds = ("no Atari game", "an Atari game")
+        return {"environment": (kinds[games[0]], kinds[games[1]])}
+    one, two = _measured(stamp), _measured(other)
+    names = sorted(one.keys() | two.keys())
+    return {
+        name: (one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)
+    }
+
+
+def flatten(stamp: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the parts of a stamp by dotted names, the same of any two; lists become one text.
+
+    Example:
+        >>> flatten({"protocol": "ale_v5", "training": {"seed": 0, "gpus": []}})
+        {'protocol': 'ale_v5', 'training.seed': 0, 'training.gpus': '[]'}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in stamp.items():
+        names_vary = name == "kwargs" or prefix + name == "training.environment"
+        if isinstance(value, Mapping) and not names_vary:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            is_plain = not isinstance(value, (list, tuple, Mapping))
+            flat[prefix + name] = value if is_plain else json.dumps(value)
+    return flat
+
+
+def other_protocol(checkpoint: Mapping[str, Any], datamodule: Any) -> str:
+    """Say in what a checkpoint's stamp differs from the run that loads it; empty if they compare.
+
+    Args:
+        checkpoint: Its content, with or without a stamp.
+        datamodule: What the run uses; one without a stamp compares with everything.
+    """
+    if STAMP_KEY not in checkpoint or not hasattr(datamodule, "stamp"):
+        return ""
+    own, loaded = datamodule.stamp(), checkpoint[STAMP_KEY]
+    if not isinstance(loaded, Mapping) or loaded.get("format") != _FORMAT:
+        return "a stamp of another version of lrl"
+    found = differences(loaded, own)
+    games = loaded["environment"]["id"], own["environment"]["id"]
+    if games[0] != games[1]:
+        found["env.id"] = games
+    return ", ".join(f"{name} {now} instead of {then}" for name, (then, now) in found.items())
+
+
+def _is_atari(stamp: Mapping[str, Any]) -> bool:
+    return EnvConfig(id=stamp["environment"]["id"]).is_atari
+
+
+def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
+    environment = dict(stamp["environment"])
+    del environment["id"]
+    atari = dict(environment.pop("atari"))
+    if not _is_atari(stamp):
+        atari = {}
+    atari.pop("max_frames_per_episode", None)  # the lower limit is that of the evaluation
+    flat = {
+        **{f"env.{name}": value for name, value in environment.items()},
+        **{f"env.atari.{name}": value for name, value in atari.items()},
+        "evaluation.epsilon": stamp["evaluation"]["epsilon"],
+        "evaluation.max_frames_per_episode": stamp["evaluation"]["max_frames_per_episode"],
+    }
+    return {name: v for name, v in flat.items() if name.removeprefix("env.") not in _TRAINING_ONLY}
+
+
+def _check_factory(path: str) -> None:
+    """Check that a checkpoint may have a factory called: of loaded modules it could name any."""
+    module, _, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    if isinstance(found, type) and issubclass(found, gymnasium.Env):
+        return
+    if safety.is_trusted(module):
+        return
+    if module == "__main__":
+        raise ConfigError(
+            f"the checkpoint's environment is made by {path}, of the script that trained it: put "
+            f"it into a module of its own, or call lrl.parts.safety.trust({module!r}) there"
+        )
+    raise ConfigError(
+        f"the checkpoint's environment is made by {path}, which may be any function: if you trust "
+        f"it, name its module (on the command line: --modules {module}; in a script: "
+        f"lrl.parts.safety.trust({module!r}))"
+    )
+
+
+def _settings_of(env: EnvConfig, gaps: list[str]) -> dict[str, Any]:
+    """Return an environment's settings as plain data, without a factory if there is none."""
+    settings = _plain(asdict(env), "env", gaps)
+    return {name: v for name, v in settings.items() if name != "factory" or v is not None}
+
+
+def _module_of(path: str) -> str:
+    """Return the module of a class's path, or the module itself: those begin with small letters."""
+    module, _, name = path.rpartition(".")
+    return module if module and name[:1].isupper() else path
+
+
+def _is_imported(path: str) -> bool:
+    """Return whether a module, or the one that a class's path begins with, is imported."""
+    return not path or path in sys.modules or path.rpartition(".")[0] in sys.modules
+
+
+def _plain(value: Any, name: str, gaps: list[str]) -> Any:
+    """Return plain data as it is, and of anything else its text, with its name in `gaps`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) is dict and all(type(key) is str for key in value):
+        return {key: _plain(item, f"{name}.{key}", gaps) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        items = [_plain(item, f"{name}[{index}]", gaps) for index, item in enumerate(value)]
+        return type(value)(items)
+    if type(value) not in (bool, int, float, str, type(None)):
+        gaps.append(name)
+        value = repr(value)
+    return value
+
+
+@functools.cache
+def processor_name() -> str:
+    """Return what the processor calls itself; empty where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(": ", 1)[-1] for line in lines if line.startswith("model name")), "")
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {package: _version(package) for package in _PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

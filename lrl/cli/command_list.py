@@ -1,0 +1,82 @@
+"""The commands of `lrl`: what they are called, and what they do in a line.
+
+Nothing heavy is imported here: the list answers before Lightning could be loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of help and, beside LightningCLI's own commands, a module that is imported for it.
+
+    The module has a function of the command's name, which takes what it needs by name; `ckpt_path`,
+    a path or a sequence of paths, may be `best` or `last`. Its docstring is the command's help.
+    """
+
+    summary: str
+    module: str | None = None
+
+
+COMMANDS = {
+    "fit": Command("train an agent"),
+    "validate": Command("play the evaluation episodes of training"),
+    "test": Command("play episodes of other seeds, and print the score"),
+    "evaluate": Command("score checkpoints, with statistics and files", "lrl.report.evaluate"),
+    "play": Command("film the agent of a checkpoint", "lrl.video.play"),
+    "bench": Command("measure the parts of lrl on this machine", "lrl.bench.command"),
+}
+_OPTIONS = {
+    "--help": "show this, or the settings of a command",
+    "--version": "show the version",
+    "--safe": "let only the code of a few packages be named (docs/security.md)",
+}
+
+
+def own_commands() -> dict[str, str]:
+    """Return the modules of the commands that are not LightningCLI's."""
+    return {name: command.module for name, command in COMMANDS.items() if command.module}
+
+
+def answer(arguments: Sequence[str]) -> tuple[str, int] | None:
+    """Return what to print and the exit code, if the list of commands is all that is needed.
+
+    Args:
+        arguments: Of the command line, without the program's name.
+    """
+    words = [argument for argument in arguments if argument != "--safe"]
+    if not words or words[0] in ("-h", "--help", "help"):
+        return overview(), 0
+    if words[0].startswith("-") or words[0] in COMMANDS:
+        return None
+    near = difflib.get_close_matches(words[0], COMMANDS, 1, 0.5)
+    meant = f": did you mean {near[0]!r}?" if near else ""
+    return f"lrl: error: there is no command {words[0]!r}{meant}\n\n{_commands()}", 2
+
+
+def overview() -> str:
+    """Return the help of `lrl` itself."""
+    lines = [f"  {name:<10}  {summary}" for name, summary in _OPTIONS.items()]
+    return "\n".join(
+        [
+            "usage: lrl COMMAND [options]",
+            "",
+            "Train and evaluate value-based agents.",
+            "",
+            _commands(),
+            "",
+            "options:",
+            *lines,
+            "",
+            "lrl COMMAND --help lists the settings of a command. To begin with:",
+            "  lrl fit --config configs/cartpole.yaml",
+        ]
+    )
+
+
+def _commands() -> str:
+    return "\n".join(["commands:", *(f"  {name:<10}  {c.summary}" for name, c in COMMANDS.items())])

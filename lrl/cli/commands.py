@@ -1,0 +1,110 @@
+"""Commands beside LightningCLI's: a function each, no Trainer of their own."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from lrl.checkpoints.runs import resolve_checkpoint
+from lrl.cli.command_list import own_commands
+from lrl.cli.messages import sentence
+from lrl.parts import safety
+from lrl.processes import outputs
+from lrl.processes.ending import ending
+from lrl.types import ConfigError
+
+CONFIG_ERROR = 2
+"""Exit code of all commands; those of signals are `lrl.processes.ending`'s."""
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a command of `own_commands` and return the exit code."""
+    configure_logging()
+    try:
+        function = getattr(import_module(own_commands()[name]), name)
+        settings = read_arguments(name, function, arguments)
+        outputs.tell()
+        with ending.raising():
+            function(**settings)
+    except BaseException as error:
+        if ending.number is not None or isinstance(error, KeyboardInterrupt):
+            return ending.report(signal.SIGINT)  # whatever an import made of the signal
+        if isinstance(error, (ArgumentError, ConfigError)):
+            return report_mistake(error)
+        raise
+    return 0
+
+
+def read_arguments(
+    name: str, function: Callable[..., object], arguments: Sequence[str]
+) -> dict[str, Any]:
+    """Return a command's arguments by name, with `best` and `last` turned into paths.
+
+    Raises:
+        ConfigError: There is no such checkpoint, or a module cannot be imported.
+        ArgumentError: An argument is wrong.
+    """
+    description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
+    parser = ArgumentParser(prog=f"lrl {name}", description=description, exit_on_error=False)
+    if "ckpt_path" not in inspect.signature(function).parameters:
+        parser.add_function_arguments(function, as_group=False)
+        return parser.parse_args(list(arguments)).as_dict()
+    is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
+    parser.add_argument(
+        "--ckpt_path",
+        nargs="+" if is_many else None,
+        metavar="PATH",
+        required=True,
+        help="Checkpoint of lrl's, or best or last of the newest run of that name"
+        + (" (any number of them)." if is_many else "."),
+    )
+    parser.add_argument("--name", type=str, default="dqn", help="Run that best and last are of.")
+    parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
+    parser.add_argument(
+        "--modules",
+        nargs="+",
+        default=[],
+        metavar="MODULE",
+        help="Modules to import first: those of your own parts, which a checkpoint only names.",
+    )
+    parser.add_function_arguments(function, skip={"ckpt_path"}, as_group=False)
+    settings = parser.parse_args(list(arguments)).as_dict()
+    given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
+    modules = settings.pop("modules")
+    for module in modules:
+        safety.check_path(module, "--modules")
+    try:
+        for module in modules:
+            import_module(module)
+            safety.trust(module)
+    except ImportError as error:
+        raise ConfigError(f"--modules {' '.join(modules)}: {error}") from error
+    paths = [
+        resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
+    ]
+    return {"ckpt_path": paths if is_many else paths[0], **settings}
+
+
+def configure_logging() -> None:
+    """Show warnings, and what lrl itself has to say."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("lrl").setLevel(logging.INFO)
+
+
+def report_mistake(error: Exception, known: Iterable[str] = ()) -> int:
+    """Say in one line what is wrong with the settings; return the exit code.
+
+    Args:
+        error: What was raised.
+        known: The names of all settings, of which one may have been meant.
+    """
+    print(f"lrl: error: {sentence(error, known)}", file=sys.stderr)
+    return CONFIG_ERROR

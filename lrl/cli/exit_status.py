@@ -1,0 +1,110 @@
+"""How a command of the command line ended, and what it says of that."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from lrl.callbacks import ActorLearnerCallback
+from lrl.preflight.settings import callbacks_of
+from lrl.processes import outputs
+from lrl.processes.ending import StoppedError, ending
+
+
+class Outcome(L.Callback):
+    """Remember how far a command came, what it left, and why the Trainer ended early.
+
+    On its own the Trainer exits with 1 on Ctrl-C and with 0 on SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self.exception: BaseException | None = None
+        self.began = False
+        self.trains = False
+        self.folder: Path | None = None  # made for a run that has not learned yet
+        self.saved: Path | None = None  # where the checkpoint is to go on with, if there is one
+        self.known: list[str] = []  # the names of all settings
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Note that all settings were read and all objects built."""
+        self.began = True
+        outputs.tell()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note that signals are the Trainer's from now on."""
+        self.trains = True
+        ending.check()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Note that the folder has something to hold."""
+        self.folder = None
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Note the exception, and where a checkpoint may be."""
+        self.exception = exception
+        folder = callback_of(trainer).last.folder
+        self.saved = folder / "last.ckpt" if folder is not None else None
+
+    @contextlib.contextmanager
+    def tidied(self) -> Iterator[None]:
+        """Remove the folder of a run that ends inside before it has learned or saved anything.
+
+        Raises:
+            StoppedError: A signal came before training; an import may have made anything of that.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if ending.number is None or self.trains:
+                raise
+            self.exception = StoppedError()
+            raise self.exception from error
+        finally:
+            with ending.held():
+                self._discard_folder()
+
+    def _discard_folder(self) -> None:
+        if self.folder is not None and not any(self.folder.glob("checkpoints/*.ckpt")):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def on_lost_rank(self) -> str:
+        """Say what it means that another rank cannot be reached, and what to do."""
+        if not self.began:
+            return (
+                "the ranks did not find each other: MASTER_ADDR and MASTER_PORT have to name the "
+                "first one's machine and a free port of it, the same in all"
+            )
+        is_saved = self.saved is not None and self.saved.is_file()
+        how = f"go on with --ckpt_path {self.saved}" if is_saved else "nothing was saved yet"
+        return f"another rank ended or was killed, and may have printed why; {how}"
+
+    def exit_code(self) -> int:
+        """Say what stopped the run; an exit that its environment asked for is not one of ours."""
+        error = self.exception
+        if isinstance(error, KeyboardInterrupt):
+            return ending.report(signal.SIGINT)
+        if isinstance(error, (SIGTERMException, StoppedError)):
+            return ending.report(signal.SIGTERM)
+        if isinstance(error, SystemExit) and not self.began:
+            raise error
+        if error is not None:
+            traceback.print_exception(error)
+            return 1
+        return 0
+
+
+def callback_of(trainer: L.Trainer) -> ActorLearnerCallback:
+    """Return the callback of a command line's Trainer."""
+    return next(c for c in callbacks_of(trainer) if isinstance(c, ActorLearnerCallback))

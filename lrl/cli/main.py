@@ -1,0 +1,287 @@
+"""The command line: `lrl fit|validate|test --config x.yaml`, a LightningCLI."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from jsonargparse import ArgumentError, set_parsing_settings
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from lrl.actors.exploration import EpsilonGreedy
+from lrl.actors.manager import ActorError
+from lrl.callbacks import ActorLearnerCallback, RLProgressBar
+from lrl.callbacks.logging import log_configuration
+from lrl.checkpoints.files import SaveError
+from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
+from lrl.cli.commands import configure_logging, report_mistake
+from lrl.cli.exit_status import Outcome, callback_of
+from lrl.cli.messages import check_settings
+from lrl.evaluation.evaluator import EvaluatorError
+from lrl.inference.manager import InferenceError
+from lrl.learner import DQN, ReplayDataModule
+from lrl.learner.finite import NonFiniteLossError
+from lrl.learner.quiet import quieten_command_line
+from lrl.parts import safety
+from lrl.preflight.ranks import default_devices, is_lost_connection
+from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
+from lrl.processes.ending import StoppedError, ending
+from lrl.report.scores import describe
+from lrl.types import ConfigError
+
+
+class SaveConfig(SaveConfigCallback):
+    """Save the full configuration beside the checkpoints, and give it flattened to loggers."""
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Save the configuration of training; an evaluation leaves no files."""
+        if stage == "fit":
+            super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Log the configuration as `section.key` hyperparameters."""
+        log_configuration(trainer, flatten(self.config.as_dict()))
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested dicts to dotted keys; values that are no plain scalars become strings.
+
+    Example:
+        >>> flatten({"data": {"replay": {"n_step": 3}}, "shape": [4, 84]})
+        {'data.replay.n_step': 3, 'shape': '[4, 84]'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            plain = isinstance(value, (bool, int, float, str)) or value is None
+            flat[f"{prefix}{key}"] = value if plain else str(value)
+    return flat
+
+
+def written_out(part: Any) -> Any:
+    """Return a part that is a dataclass, with the parts in it, as YAML would name it.
+
+    Example:
+        >>> from lrl.schedules import Constant
+        >>> written_out(Constant(0.1))
+        {'class_path': 'lrl.schedules.Constant', 'init_args': {'value': 0.1}}
+    """
+    if not is_dataclass(part):
+        return part
+    kind = type(part)
+    init_args = {setting.name: written_out(getattr(part, setting.name)) for setting in fields(part)}
+    return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": init_args}
+
+
+class LrlCLI(LightningCLI):
+    """LightningCLI for `DQN` and `ReplayDataModule`, with lrl's callbacks always present."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        super().__init__(
+            DQN,
+            ReplayDataModule,
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={
+                "max_epochs": -1,
+                "devices": default_devices(),
+                "enable_model_summary": False,
+                "callbacks": [outcome],
+            },
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            parser_kwargs={
+                "prog": "lrl",
+                "description": "Train and evaluate value-based agents.",
+            },
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the asked-for subcommand alone: each parser takes a second to build."""
+        skipped = {
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
+            "validate": {"model", "dataloaders", "datamodule", "weights_only"},
+            "test": {"model", "dataloaders", "datamodule", "weights_only"},
+        }
+        asked = next((word for word in sys.argv[1:] if word in skipped), None)
+        return {asked: skipped[asked]} if asked else skipped
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Let mistakes be raised: `run` answers with one line instead of pages of usage."""
+        return super().init_parser(**{**kwargs, "exit_on_error": False})
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add trainer, model and data; the environment's specification is not configured."""
+        parser.add_lightning_class_args(self.trainer_class, "trainer")
+        defaults = {k: v for k, v in self.trainer_defaults.items() if k != "callbacks"}
+        parser.set_defaults({f"trainer.{key}": value for key, value in defaults.items()})
+        parser.add_class_arguments(DQN, "model", skip={"env_spec"}, sub_configs=True)
+        # The same as in DQN, in a form that config.yaml can hold.
+        adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3}}
+        parser.set_defaults({"model.optimizer": adam})
+        parser.add_lightning_class_args(ReplayDataModule, "data")
+        parser.set_defaults({"data.exploration": written_out(EpsilonGreedy())})
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the run's name and folder and lrl's callbacks."""
+        parser.add_argument("--name", type=str, default="dqn", help="Name of the run.")
+        parser.add_argument(
+            "--runs", type=str, default="runs", help="Folder of all runs: RUNS/NAME/version_K."
+        )
+        parser.add_lightning_class_args(ActorLearnerCallback, "actor_learner")
+        parser.add_lightning_class_args(RLProgressBar, "progress")
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        self.outcome.known = [action.dest for action in parser._actions]
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration alone: explicit settings win over a checkpoint's."""
+
+    def before_instantiate_classes(self) -> None:
+        """Find the checkpoint to start from, before anything is built."""
+        config = self.config[self.config["subcommand"]]
+        check_settings(self._parser(self.config["subcommand"]), config)
+        safety.check_values(config.as_dict())
+        updates_per_step = config["model"]["updates_per_step"]
+        is_fit = self.config["subcommand"] == "fit"
+        check_trainer_settings(config["trainer"], updates_per_step, is_fit=is_fit)
+        # A job that was stopped before its first save is started again with `--ckpt_path last`.
+        starts_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+        self._checkpoint = resolve_checkpoint(
+            config["ckpt_path"], Path(config["runs"]), config["name"],
+            may_be_missing=starts_again and is_fit,
+        )  # fmt: skip
+        config["ckpt_path"] = None  # what is saved describes the run, not where it came from
+        if config["trainer"]["enable_progress_bar"] is False:
+            self._parser(self.config["subcommand"]).callback_keys.remove("progress")
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
+        """Give `fit` a version of its own to log to; it stays out of the saved configuration.
+
+        Otherwise whoever evaluates or goes on from that file would write over the run's history.
+        """
+        self.config_init[str(self.subcommand)]["ckpt_path"] = self._checkpoint
+        given = self._get(self.config_init, "trainer")["logger"]
+        is_fit = self.subcommand == "fit"
+        settings = self._get(self.config, "trainer")
+        if given is None and not settings["fast_dev_run"]:
+            kwargs["logger"] = self._new_loggers() if is_fit else False
+        elif is_fit and (loggers := _without_folder(given)):
+            kwargs["logger"] = [*self._new_loggers()[1:], *loggers]
+        with refusals_named(settings):
+            trainer = super().instantiate_trainer(**kwargs)
+        check_trainer(trainer)  # here, since a rank is too late for it
+        check_ranks(trainer)
+        if is_fit and given is not None:
+            for logger in trainer.loggers:
+                _open(logger)
+        return trainer
+
+    def _new_loggers(self) -> list[Logger]:
+        runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))
+        if getattr(rank_zero_only, "rank", 0) == 0:
+            with ending.held():
+                version = new_version(Path(runs), name)
+                self.outcome.folder = Path(runs, name, version)
+            ending.check()
+        else:  # Lightning asks rank 0 for the folder
+            existing = versions(Path(runs), name)
+            version = existing[-1].name if existing else "version_0"
+        return [TensorBoardLogger(runs, name, version), CSVLogger(runs, name, version)]
+
+    def after_fit(self) -> None:
+        """Say what was reached and what to do next."""
+        callback = callback_of(self.trainer)
+        folder = self.trainer.log_dir  # all ranks must ask
+        if not self.trainer.is_global_zero:
+            return
+        best = callback.best_model_path
+        path = best or callback.last.last_model_path or self._checkpoint
+        if not path:
+            print("\ncheckpoint: none, since no learner step was made: raise trainer.max_steps,")
+            print("max_epochs, max_time or limit_train_batches, whichever is 0")
+            return
+        score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
+        print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
+        if folder is None:  # trainer.fast_dev_run has no loggers
+            return
+        print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
+        print(f"  tensorboard --logdir {folder}")
+
+    def after_validate(self) -> None:
+        """Print the evaluation."""
+        self._print_evaluation()
+
+    def after_test(self) -> None:
+        """Print the evaluation."""
+        self._print_evaluation()
+
+    def _print_evaluation(self) -> None:
+        if self.trainer.is_global_zero:
+            checkpoint = self._checkpoint or "none, untrained weights"
+            print(describe(checkpoint, self.datamodule.stamp(), self.model.evaluated))
+
+
+def _open(logger: Logger) -> None:
+    """Let a logger reach its server now, since Lightning would end in a traceback later.
+
+    Raises:
+        ConfigError: It cannot begin a run; once it has, its failures end nothing.
+    """
+    try:
+        _ = getattr(logger, "experiment", None)
+    except Exception as error:
+        name = type(logger).__name__
+        raise ConfigError(f"trainer.logger: {name} cannot begin a run: {error}") from error
+
+
+def _without_folder(given: Any) -> list[Logger]:
+    """Return loggers that were asked for, if the Trainer would find no folder for the run in them.
+
+    It looks at the first alone. That of another kind than these knows a server, or a folder of
+    many runs, in which each would write over the checkpoints of the one before.
+    """
+    loggers = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+    has_folder = loggers and isinstance(loggers[0], (TensorBoardLogger, CSVLogger))
+    return [] if has_folder else loggers
+
+
+def run() -> int:
+    """Run the command line; return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM, ..."""
+    configure_logging()
+    quieten_command_line()
+    set_parsing_settings(docstring_parse_attribute_docstrings=True, **safety.parser_settings())
+    outcome = Outcome()
+    try:
+        with ending.raising(), outcome.tidied():
+            LrlCLI(outcome)
+    except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:
+        print(f"lrl: error: {error}", file=sys.stderr)
+        return 1
+    except (ArgumentError, ValueError, MisconfigurationException, OSError) as error:
+        is_mistake = isinstance(error, ConfigError) or not outcome.began
+        is_before_training = outcome.folder is not None and not outcome.trains
+        is_mistake |= isinstance(error, OSError) and is_before_training  # a full disk
+        if not is_mistake:
+            raise
+        return report_mistake(error, outcome.known)
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        print(f"lrl: error: {outcome.on_lost_rank()} ({error})", file=sys.stderr)
+        return 1
+    except (SystemExit, KeyboardInterrupt, StoppedError) as error:
+        outcome.exception = outcome.exception or error
+    return outcome.exit_code()

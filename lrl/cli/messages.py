@@ -1,0 +1,130 @@
+"""Wrong settings in words: what jsonargparse lets through, and what it could say better."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from types import NoneType
+from typing import get_args
+
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+
+from lrl.parts import safety
+from lrl.types import ConfigError
+
+_UNKNOWN_OPTION = (
+    re.compile(r"unrecognized arguments: --([\w.]+)"),
+    re.compile(r"does not accept option '([\w.]+)'"),
+    re.compile(r"Option '([\w.]+)' is not accepted"),
+    re.compile(r"Key \"([\w.]+)\" is not"),
+)
+_UNKNOWN_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+_OF_CLASS = re.compile(r"given class_path '([\w.]+)'")
+_NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
+_TOO_LARGE = 2**63  # for a counter
+_KEY = re.compile(r"Parser key \"([\w.]+)\"")
+
+
+def check_settings(parser: ArgumentParser, config: Namespace) -> None:
+    """Refuse what jsonargparse lets through: null for any setting, a number for a whole section.
+
+    Args:
+        parser: Of the subcommand; knows the settings' types.
+        config: The settings.
+
+    Raises:
+        ConfigError: A setting is null and may not be or too large, or a section is no mapping.
+    """
+    for path in config.get("config") or []:
+        content = yaml.safe_load(path.get_content())
+        for action in parser._actions:
+            if type(action).__name__ == "_ActionConfigLoad":
+                _check_section(parser, path, action.dest, content)
+    for action in parser._actions:
+        name, hint = action.dest, getattr(action, "_typehint", None)
+        value = config.get(name)
+        counts = hint is int or int in get_args(hint)  # which YAML may have read as a float
+        if counts and isinstance(value, (int, float)) and abs(value) >= _TOO_LARGE:
+            raise ConfigError(f"{name} is {value}, but must be below 2**63")
+        needs_value = hint is not None and NoneType not in get_args(hint) and name in config
+        if needs_value and value is None and action.default is not None:
+            raise ConfigError(
+                f"{name} is null, but must have a value: leave it out for its default, "
+                f"{action.default!r:.100}"
+            )
+
+
+def _check_section(parser: ArgumentParser, path: object, section: str, content: object) -> None:
+    """Refuse a section that is no mapping; jsonargparse would take the defaults of all in it."""
+    for key in section.split("."):
+        if not isinstance(content, dict) or key not in content:
+            return
+        content = content[key]
+    if not isinstance(content, (dict, str)):  # text is the path of a file with the section
+        raise ConfigError(
+            f"{section} is {content!r:.100} in {path}, but must hold settings, such as "
+            f"{_example(parser, section)}"
+        )
+
+
+def _example(parser: ArgumentParser, section: str) -> str:
+    return next(a.dest for a in parser._actions if a.dest.startswith(f"{section}."))
+
+
+def sentence(error: Exception, known: Iterable[str] = ()) -> str:
+    """Return an error's message in one line, with what could have been meant.
+
+    Args:
+        error: Of jsonargparse, of Lightning or of lrl.
+        known: The names of all settings.
+    """
+    text = " ".join(str(error).split())
+    if safety.is_enabled() and (denied := _NOT_ALLOWED.search(text)):
+        key = _KEY.search(text)
+        return str(safety.refusal(key[1] if key else "the configuration", denied[1]))
+    meant = _meant(text, known)
+    return f"{text.removesuffix('.')}: did you mean {meant!r}?" if meant else text
+
+
+def _meant(text: str, known: Iterable[str]) -> str | None:
+    """Return the nearest name that would have been right."""
+    if name := _UNKNOWN_NAME.search(text):
+        return _nearest(name[2], dir(sys.modules.get(name[1])))
+    for pattern in _UNKNOWN_OPTION:
+        if option := pattern.search(text):
+            break
+    else:
+        return None
+    owners = _OF_CLASS.findall(text[: option.start()])
+    if not owners:
+        return _nearest_path(option[1], list(known))
+    return _nearest(option[1].partition(".")[0], _parameters(owners[-1]))
+
+
+def _parameters(class_path: str) -> list[str]:
+    module, _, name = class_path.rpartition(".")
+    with contextlib.suppress(TypeError, ValueError, AttributeError, KeyError):  # such as C's
+        signature = inspect.signature(getattr(sys.modules[module], name))
+        return [*signature.parameters, "class_path", "init_args"]
+    return []
+
+
+def _nearest_path(path: str, known: list[str]) -> str | None:
+    """Return a known name that a path begins with if its first unknown part is put right."""
+    parts = path.split(".")
+    for count in range(1, len(parts) + 1):
+        beginning = ".".join(parts[:count])
+        if not any(f"{name}.".startswith(f"{beginning}.") for name in known):
+            candidates = {".".join(name.split(".")[:count]) for name in known}
+            return _nearest(beginning, sorted(candidates))
+    return None
+
+
+def _nearest(word: str, candidates: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+    return found[0] if found else None

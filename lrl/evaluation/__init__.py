@@ -1,0 +1,1 @@
+"""Evaluation: episodes, their loader, and a process that plays them in the background."""

@@ -1,0 +1,262 @@
+"""Evaluation: seeded episodes on raw rewards; training, `lrl validate` and `test` share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lrl.actors.exploration import greedy_actions, random_actions
+from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.envs import EnvConfig, StreamEnvs, make_envs, protocol_name
+from lrl.envs.protocols import CUSTOM
+from lrl.processes.interrupt import interrupt
+from lrl.types import ConfigError, EnvSpec
+
+VALIDATION_SEED = 0
+TEST_SEED = 2**20
+_MAX_ENVIRONMENTS = 32
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How policies are evaluated (YAML: `data.evaluation`).
+
+    What depends on the environment takes that of training, and changes it as `env` says.
+    """
+
+    episodes: int = 20
+    """Episodes of each evaluation during training, seeded 0, 1, 2, ... every time."""
+    test_episodes: int = 100
+    """Episodes of `lrl test`, with seeds that neither training nor validation uses."""
+    epsilon: float | None = None
+    """Probability of a random action; null is 0.001 for Atari and 0 elsewhere."""
+    max_frames_per_episode: int = 108_000
+    """Frames after which an episode is cut off and counted as it stands."""
+    env: dict[str, Any] = field(default_factory=dict)
+    """Settings of `data.env` that differ in evaluation, nested as there, such as
+    {max_episode_steps: 500, atari: {repeat_action_probability: 0.0}}. `atari` and `kwargs` are
+    changed setting by setting, lists as a whole."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for name in ("episodes", "test_episodes", "max_frames_per_episode"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"evaluation.{name} must be at least 1, got {getattr(self, name)}"
+                )
+        for name, limit in (
+            ("episodes", TEST_SEED - VALIDATION_SEED),
+            ("test_episodes", TRAINING_SEED_FLOOR - TEST_SEED),
+        ):
+            if getattr(self, name) > limit:
+                raise ConfigError(
+                    f"evaluation.{name} must be at most {limit}, got {getattr(self, name)}: "
+                    "the seeds of validation, test and training would overlap"
+                )
+        if self.epsilon is not None and not 0.0 <= self.epsilon <= 1.0:
+            raise ConfigError(f"evaluation.epsilon must be between 0 and 1, got {self.epsilon}")
+        if not isinstance(self.env, Mapping):
+            raise ConfigError(
+                f"data.evaluation.env is {self.env!r:.100}, but must be a mapping of the settings "
+                "that differ, such as {max_episode_steps: 500}"
+            )
+
+    def env_for(self, env: EnvConfig) -> EnvConfig:
+        """Return the environment of the episodes.
+
+        Args:
+            env: The environment of training.
+
+        Raises:
+            ConfigError: A setting of `env` is unknown or wrong, or acts in training alone.
+        """
+        if not self.env:
+            return env
+        try:
+            found = env.overridden(self.env)
+        except ConfigError as error:
+            raise ConfigError(f"data.evaluation.{error}{self._hint()}") from error
+        for name, there, here in (
+            ("reward_clip", env.reward_clip, found.reward_clip),
+            (
+                "atari.terminal_on_life_loss",
+                env.atari.terminal_on_life_loss,
+                found.atari.terminal_on_life_loss,
+            ),
+        ):
+            if here != there:
+                raise ConfigError(
+                    f"data.evaluation.env.{name} is {here}, but would do nothing: rewards are raw "
+                    "in evaluation, and lost lives end nothing; leave it out"
+                )
+        return found
+
+    def _hint(self) -> str:
+        """Return what may be meant where the command line made a text of a nested setting."""
+        nested = [
+            (section, key)
+            for section, settings in self.env.items()
+            if isinstance(settings, Mapping)
+            for key, value in settings.items()
+            if isinstance(value, str)
+        ]
+        if not nested:
+            return ""
+        section, key = nested[0]
+        return f" (On the command line: --data.evaluation.env.{section} '{{{key}: ...}}'.)"
+
+    def epsilon_for(self, env: EnvConfig) -> float:
+        """Return the epsilon of the episodes, given the environment of training."""
+        if self.epsilon is not None:
+            return self.epsilon
+        return 0.001 if self.env_for(env).is_atari else 0.0
+
+    def max_frames_for(self, env: EnvConfig) -> int:
+        """Return the frames at which an episode is cut off, given the environment of training."""
+        own, played = self.max_frames_per_episode, self.env_for(env)
+        return min(own, played.atari.max_frames_per_episode) if played.is_atari else own
+
+    def protocol_for(self, env: EnvConfig) -> str:
+        """Return the name of the protocol of the scores, given the environment of training.
+
+        It is `custom` where training and evaluation are not of one protocol.
+        """
+        names = {
+            protocol_name(one, self.epsilon_for(env), self.max_frames_for(env))
+            for one in (env, self.env_for(env))
+        }
+        return names.pop() if len(names) == 1 else CUSTOM
+
+
+SPACES = ("observation_shape", "observation_dtype", "num_actions")
+"""What of an `EnvSpec` an agent is bound to."""
+
+
+def check_same_spaces(trained: EnvSpec, played: EnvSpec) -> None:
+    """Check that an agent can be evaluated in an environment other than that of its training.
+
+    Args:
+        trained: The environment of training.
+        played: That of `EvaluationConfig.env`.
+
+    Raises:
+        ConfigError: Observations or actions are others; the message says in what.
+    """
+    differing = [
+        f"{name} {getattr(played, name)} instead of {getattr(trained, name)}"
+        for name in SPACES
+        if getattr(played, name) != getattr(trained, name)
+    ]
+    if differing:
+        raise ConfigError(
+            f"data.evaluation.env gives an environment with {', '.join(differing)} in training: "
+            "an agent can be evaluated only with the observations and actions that it learnt with"
+        )
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Results of evaluated episodes, in the order of their seeds; all arrays are `[episodes]`."""
+
+    returns: npt.NDArray[np.float64]  # undiscounted, raw rewards
+    lengths: npt.NDArray[np.int64]  # environment steps
+    timed_out: npt.NDArray[np.bool_]  # cut off by max_frames_per_episode or a game's own limit
+
+    def metrics(self) -> dict[str, float]:
+        """Return the rows of `eval/` (docs/metrics.md)."""
+        return {
+            "eval/return_mean": float(self.returns.mean()),
+            "eval/return_std": float(self.returns.std()),
+            "eval/return_min": float(self.returns.min()),
+            "eval/return_max": float(self.returns.max()),
+            "eval/length_mean": float(self.lengths.mean()),
+            "eval/episodes": float(len(self.returns)),
+            "eval/timeouts": float(self.timed_out.sum()),
+        }
+
+
+def run_episodes(
+    env: EnvConfig,
+    q_function: Callable[[npt.NDArray], npt.NDArray[np.float32]],
+    seeds: Sequence[int],
+    *,
+    epsilon: float,
+    max_frames: int,
+    check: Callable[[], object] = interrupt.check,
+    num_threads: int = 1,
+) -> Episodes:
+    """Play one episode per seed and return their results.
+
+    Args:
+        env: Environment; built for evaluation, so rewards are raw and lives do not matter.
+        q_function: From observations to action values `[environments, actions]`.
+        seeds: One per episode; an episode depends on its seed alone.
+        epsilon: Probability of a random action.
+        max_frames: Frames after which an episode is cut off.
+        check: Called before every step; may raise to stop early.
+        num_threads: Threads that step Atari games; results do not depend on them.
+    """
+    parts = []
+    for start in range(0, len(seeds), _MAX_ENVIRONMENTS):
+        group = seeds[start : start + _MAX_ENVIRONMENTS]
+        envs = make_envs(env, len(group), training=False, num_threads=num_threads)
+        try:
+            part = _run_group(envs, q_function, group, epsilon, max_frames, check, env.is_atari)
+            parts.append(part)
+        finally:
+            envs.close()
+    return Episodes(
+        np.concatenate([part.returns for part in parts]),
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.timed_out for part in parts]),
+    )
+
+
+def _run_group(
+    envs: StreamEnvs,
+    q_function: Callable[[npt.NDArray], npt.NDArray[np.float32]],
+    seeds: Sequence[int],
+    epsilon: float,
+    max_frames: int,
+    check: Callable[[], object],
+    truncation_is_timeout: bool,
+) -> Episodes:
+    count = len(seeds)
+    max_steps = max(1, max_frames // envs.spec.frame_skip)
+    # Not from the seed alone: environments draw from exactly that generator.
+    generators = [np.random.default_rng([seed, 1]) for seed in seeds]
+    returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
+    running, timed_out = np.ones(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+    observation = envs.reset(seeds)
+    while running.any() and lengths.max() < max_steps:
+        check()
+        q = q_function(observation)
+        step = envs.step(choose_actions(q, epsilon, generators, envs.action_mask))
+        returns += np.where(running, step.reward, 0.0)
+        lengths += running
+        if truncation_is_timeout:
+            timed_out |= running & step.truncated
+        running &= ~(step.terminated | step.truncated)
+        envs.retired = ~running
+        observation = step.observation
+    return Episodes(returns, lengths, timed_out | running)
+
+
+def choose_actions(
+    q: npt.NDArray[np.float32],
+    epsilon: float,
+    generators: Sequence[np.random.Generator],
+    mask: npt.NDArray[np.bool_] | None,
+) -> npt.NDArray[np.int32]:
+    """Return epsilon-greedy actions; each episode draws from a generator of its own."""
+    actions = greedy_actions(q, mask)
+    if epsilon > 0.0:
+        for index, rng in enumerate(generators):
+            if rng.random() < epsilon:
+                allowed = None if mask is None else mask[index : index + 1]
+                actions[index] = random_actions(1, q.shape[1], rng, allowed)[0]
+    return actions

@@ -1,0 +1,1 @@
+"""Central inference: servers that compute the action values of all actors in batches."""

@@ -1,0 +1,249 @@
+"""Requests for action values: shared memory between groups of environments and their server.
+
+Every group has a slot. It writes observations there and rings the server's doorbell with its
+slot's number; the server writes action values and rings back. The truth is in the slots: a request
+that has no reply yet is seen by a restarted server too, and a reply names the incarnation and the
+number of the request it belongs to, so that a late one is recognised.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lrl.inference.doorbell import Doorbell
+from lrl.processes.shared_memory import SharedBlock
+from lrl.types import EnvSpec
+
+MAX_SLOTS = 256
+"""Slots of one server: a ring of its doorbell is one byte."""
+
+LATENCY_EDGES = np.geomspace(1e-5, 100.0, 160)
+"""Seconds between which latencies are counted: each is a tenth above the one before."""
+
+_SLOT_BYTES = 128  # a cache line for the request's fields, one for the reply's
+_ASKED = np.dtype([("incarnation", "i8"), ("number", "i8"), ("time", "f8")])
+_REPLY = np.dtype(
+    [("incarnation", "i8"), ("number", "i8"), ("version", "i8"), ("failed", "i8")]
+)  # fmt: skip
+_SERVER = np.dtype(
+    [
+        ("stop", "i8"),  # 1 asks the server to finish; written by the learner, all else by servers
+        ("heartbeat", "f8"),  # time.monotonic() of the last sign of life; 0 before the first
+        ("begun", "i8"),  # batches that are being counted, or have been
+        ("batches", "i8"),
+        ("requests", "i8"),
+        ("capacity", "i8"),  # requests that the batches could have held
+        ("failures", "i8"),  # batches
+        ("waiting", "i8"),  # requests that were waiting when a batch began, summed over batches
+        ("lag", "i8"),  # learner steps between the newest version and the one used, likewise
+        ("latency", "i8", len(LATENCY_EDGES) + 1),  # requests by their latency
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RequestLayout:
+    """Where everything lies in a server's slots.
+
+    Attributes:
+        spec: Shape and type of observations, number of actions.
+        slots: Number of slots.
+        rows: Observations of one request.
+    """
+
+    spec: EnvSpec
+    slots: int
+    rows: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the shared memory."""
+        return self._values_offset + self._values_bytes
+
+    @property
+    def _observation_bytes(self) -> int:
+        shape = (self.slots, self.rows, *self.spec.observation_shape)
+        return int(np.prod(shape)) * np.dtype(self.spec.observation_dtype).itemsize
+
+    @property
+    def _observation_offset(self) -> int:
+        return _aligned(_SERVER.itemsize) + self.slots * _SLOT_BYTES
+
+    @property
+    def _values_offset(self) -> int:
+        return _aligned(self._observation_offset + self._observation_bytes)
+
+    @property
+    def _values_bytes(self) -> int:
+        return 4 * self.slots * self.rows * self.spec.num_actions
+
+    def views(self, block: SharedBlock) -> RequestViews:
+        """Return the arrays in a block of `nbytes`."""
+        spec, slots, rows = self.spec, self.slots, self.rows
+        fields = block.array(np.uint8, (slots, 2, 64), _aligned(_SERVER.itemsize))
+        return RequestViews(
+            server=block.array(_SERVER, 1).view(_SERVER),
+            asked=fields[:, 0, : _ASKED.itemsize].view(_ASKED)[:, 0],
+            reply=fields[:, 1, : _REPLY.itemsize].view(_REPLY)[:, 0],
+            observation=block.array(
+                spec.observation_dtype,
+                (slots, rows, *spec.observation_shape),
+                self._observation_offset,
+            ),
+            values=block.array(
+                np.float32, (slots, rows, spec.num_actions), self._values_offset
+            ).view(np.float32),
+        )
+
+
+@dataclass(frozen=True)
+class RequestViews:
+    """The arrays of all slots, in shared memory.
+
+    Attributes:
+        server: The server's counters, by name; `[1]`.
+        asked: Incarnation and number of each slot's latest request, and when it was made.
+        reply: Incarnation and number of the request that was answered last, the policy version
+            of its values, and whether the network failed.
+        observation: `[slots, rows, *observation_shape]`, written by the actors.
+        values: Action values, float32 `[slots, rows, actions]`, written by the server.
+    """
+
+    server: npt.NDArray[np.void]
+    asked: npt.NDArray[np.void]
+    reply: npt.NDArray[np.void]
+    observation: npt.NDArray[np.generic]
+    values: npt.NDArray[np.float32]
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
+
+
+class RequestSlots:
+    """The slots of one server with all their doorbells; created by the learner.
+
+    They outlive servers and actors. Picklable while a server is started; an actor gets the
+    `client` of its slot only.
+
+    Args:
+        layout: Sizes.
+
+    Raises:
+        ConfigError: There is not enough memory.
+    """
+
+    def __init__(self, layout: RequestLayout) -> None:
+        self.layout = layout
+        self.block = SharedBlock(
+            layout.nbytes, "lower actors.envs_per_actor, or the number of actors"
+        )
+        self.server = layout.views(self.block).server
+        self._counted = self.server[0].copy()
+        self.bell = Doorbell()
+        self.reply_bells = [Doorbell() for _ in range(layout.slots)]
+
+    def client(self, slot: int) -> RequestEnd:
+        """Return the actor's half of a slot."""
+        return RequestEnd(self.layout, self.block, slot, self.bell, self.reply_bells[slot])
+
+    def counted(self) -> np.void:
+        """Return the server's counters as they were after some whole batch.
+
+        While a batch is being counted, these are the counters of the call before.
+        """
+        batches = int(self.server["batches"][0])  # before the copy, and "begun" after it
+        counters = self.server[0].copy()
+        if self.server["begun"][0] == batches:
+            self._counted = counters
+        return self._counted
+
+    def close(self) -> None:
+        """Let go of memory and doorbells. Idempotent."""
+        self.block.close()
+        self.bell.close()
+        for bell in self.reply_bells:
+            bell.close()
+
+
+@dataclass(frozen=True)
+class RequestEnd:
+    """What an actor process needs to make requests; picklable while it is started."""
+
+    layout: RequestLayout
+    block: SharedBlock
+    slot: int
+    server_bell: Doorbell
+    reply_bell: Doorbell
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A server's answer to one request.
+
+    Attributes:
+        values: Action values, float32 `[rows, actions]`.
+        version: The policy version that gave them.
+        failed: Whether the network raised an error; the values are then meaningless.
+    """
+
+    values: npt.NDArray[np.float32]
+    version: int
+    failed: bool
+
+
+class Requester:
+    """Makes one slot's requests, in the actor process; at most one is open at a time.
+
+    Args:
+        end: The actor's half of the slot.
+        incarnation: Of the actor.
+    """
+
+    def __init__(self, end: RequestEnd, incarnation: int) -> None:
+        views = end.layout.views(end.block)
+        self._slot = end.slot
+        self._server_bell = end.server_bell
+        self._reply_bell = end.reply_bell
+        self._asked = views.asked[end.slot : end.slot + 1]
+        self._reply = views.reply[end.slot : end.slot + 1]
+        self._observation = views.observation[end.slot]
+        self._values = views.values[end.slot]
+        self._incarnation = incarnation
+        self._number = 0
+
+    def ask(self, observation: npt.NDArray[np.generic]) -> None:
+        """Send observations `[rows, *observation_shape]`; a reply to an earlier one is void.
+
+        Raises:
+            ValueError: They have another type or shape than the slot.
+        """
+        place = self._observation
+        if observation.dtype != place.dtype or observation.shape != place.shape:
+            raise ValueError(
+                f"observation is {observation.dtype}{list(observation.shape)}, "
+                f"expected {place.dtype}{list(place.shape)}"
+            )
+        np.copyto(place, observation)
+        self._number += 1
+        # In this order: a server sees the request when its number has changed.
+        self._asked["incarnation"] = self._incarnation
+        self._asked["time"] = time.monotonic()
+        self._asked["number"] = self._number
+        self._server_bell.ring(self._slot)
+
+    def wait(self, timeout: float) -> Reply | None:
+        """Return the reply to the latest request; None if it did not come in `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            remaining = deadline - time.monotonic()
+            rung = self._reply_bell.wait(max(remaining, 0.0))
+            reply = self._reply[0]
+            if (reply["incarnation"], reply["number"]) == (self._incarnation, self._number):
+                return Reply(self._values.copy(), int(reply["version"]), bool(reply["failed"]))
+            if not rung and remaining <= 0:
+                return None

@@ -1,0 +1,1 @@
+"""What a setting may name, and what it becomes."""

@@ -1,0 +1,164 @@
+"""Checks that settings and callbacks fit together, so that no setting silently does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import lightning as L
+import torch
+
+from lrl.actors.config import ActorConfig
+from lrl.inference.config import InferenceConfig
+from lrl.replay import RateLimiterConfig
+from lrl.types import ConfigError
+
+_OF_RINGS = ("chunk_rows", "chunks_per_actor", "start_method")
+_OF_SUPERVISION = ("on_failure", "max_restarts", "timeout_seconds")
+
+
+def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
+    """Return a Trainer's callbacks."""
+    return getattr(trainer, "callbacks", [])
+
+
+def evaluates_in_background(trainer: L.Trainer) -> bool:
+    """Return whether a callback has a process that plays evaluation episodes."""
+    return any(getattr(c, "evaluates_in_background", False) for c in callbacks_of(trainer))
+
+
+def saves_replay(trainer: L.Trainer | None) -> bool:
+    """Return whether a callback saves the replay with its checkpoints."""
+    return trainer is not None and any(
+        getattr(c, "saves_replay", False) for c in callbacks_of(trainer)
+    )
+
+
+def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
+    """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
+    interval: int = getattr(trainer, "log_every_n_steps", 0)
+    return interval > 0 and learner_step % interval == 0
+
+
+def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
+    """Check that something carries weights to the actors and priorities to the sampler.
+
+    Raises:
+        ConfigError: One of them is wanted, and no callback does it.
+    """
+    callbacks = callbacks_of(trainer)
+    if num_actors > 0 and not any(getattr(c, "syncs_weights", False) for c in callbacks):
+        raise ConfigError(
+            f"actors.num_actors is {num_actors} but no callback syncs weights, so the actors would "
+            "never improve: add ActorLearnerCallback() to the Trainer's callbacks, or set "
+            "actors.num_actors to 0"
+        )
+    if needs_priorities and not any(getattr(c, "updates_priorities", False) for c in callbacks):
+        raise ConfigError(
+            "replay.sampler needs priorities but no callback hands them on, so all rows would keep "
+            "the one they start with: add ActorLearnerCallback() or PriorityUpdate() to the "
+            "Trainer's callbacks, or set replay.sampler to UniformSampler"
+        )
+
+
+def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool) -> None:
+    """Check that nothing is set that acts on actors in the background alone, if there are none.
+
+    Args:
+        actors: Those of the run.
+        rate: Its ratio of learning to acting.
+        has_evaluator: Whether a process plays evaluation episodes, whose failures are met as those
+            of actors are.
+
+    Raises:
+        ConfigError: Such a setting has another value than its default.
+    """
+    if rate.error_buffer is not None and rate.samples_per_insert is None:
+        raise ConfigError(
+            f"rate.error_buffer is {rate.error_buffer}, but rate.samples_per_insert is null (free "
+            "running), so that nobody waits and it would do nothing: leave it out"
+        )
+    if actors.num_actors > 0:
+        return
+    idle = _OF_RINGS if has_evaluator else (*_OF_RINGS, *_OF_SUPERVISION)
+    settings = {f"actors.{name}": (getattr(actors, name), _default(name)) for name in idle}
+    settings["rate.error_buffer"] = (rate.error_buffer, None)
+    for name, (value, default) in settings.items():
+        if value != default:
+            raise ConfigError(
+                f"{name} is {value}, but actors.num_actors is 0 (synchronous mode), where it would "
+                "do nothing: leave it out, or give the run configs/system/synchronous.yaml last"
+            )
+
+
+def _default(name: str) -> object:
+    return next(field.default for field in fields(ActorConfig) if field.name == name)
+
+
+def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
+    """Check that central inference fits the actors and this machine.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if inference.num_servers == 0:
+        if actors.groups > 1:
+            raise ConfigError(
+                f"actors.groups is {actors.groups}, but without inference servers an actor never "
+                "waits: set it to 1, or inference.num_servers to 1 or more"
+            )
+        for setting in fields(InferenceConfig):
+            value = getattr(inference, setting.name)
+            if value != setting.default:
+                raise ConfigError(
+                    f"inference.{setting.name} is {value}, but inference.num_servers is 0, so it "
+                    "would do nothing: set num_servers to 1 or more"
+                )
+        return
+    if actors.num_actors == 0:
+        raise ConfigError(
+            f"actors.num_actors is 0 (synchronous mode) but inference.num_servers is "
+            f"{inference.num_servers}: servers serve actors in the background; raise num_actors, "
+            "or set num_servers to 0"
+        )
+    inference.check(actors)
+    if inference.num_threads > 1 and "cpu" not in inference.devices:
+        raise ConfigError(
+            f"inference.num_threads is {inference.num_threads}, but inference.devices "
+            f"{list(inference.devices)} has no cpu, so it would do nothing: leave it out"
+        )
+    for device in inference.devices:
+        _check_device(device)
+
+
+def _check_device(name: str) -> None:
+    try:
+        device = torch.device(name)
+        if device.type == "cuda":  # without opening it in the learner, which keeps what it opens
+            known = (device.index or 0) < torch.cuda.device_count()
+        else:
+            known = torch.empty(1, device=device).cpu() is not None
+        error = f"torch sees {torch.cuda.device_count()} GPUs"
+    except (RuntimeError, NotImplementedError) as exception:
+        known, error = False, str(exception)
+    if not known:
+        raise ConfigError(
+            f"inference.devices: {name!r} cannot be used here ({error}); use 'cpu', 'cuda', or "
+            "'cuda:1' for the second of several"
+        )
+
+
+def check_agent_numbers(period_learner_steps: int, tau: float, updates_per_step: int) -> None:
+    """Check the numbers of the agent: of its target network, and updates of a training step.
+
+    Raises:
+        ConfigError: One is out of its range.
+    """
+    if period_learner_steps < 1:
+        raise ConfigError(
+            "model.target_update_period_learner_steps must be at least 1, got "
+            f"{period_learner_steps}"
+        )
+    if updates_per_step < 1:
+        raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")
+    if not 0.0 < tau <= 1.0:
+        raise ConfigError(f"model.target_update_tau must be above 0 and at most 1, got {tau}")

@@ -1,0 +1,154 @@
+"""Settings of the Trainer that a value-based learner cannot have, told before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from lrl.preflight.ranks import check_strategy, refuse_strategy
+from lrl.types import ConfigError
+
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+_SHORT = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "None": "32-true"}
+_NEEDED = (
+    ("enable_checkpointing", False, "actor_learner keeps the best checkpoint and the last"),
+    ("barebones", True, "lrl needs the loggers, checkpoints and evaluations that it leaves out"),
+)
+_SPLIT_NETWORKS = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
+
+
+def check_trainer(trainer: L.Trainer) -> None:
+    """Check what Lightning takes of a Trainer and lrl cannot, or Lightning does not look at.
+
+    Raises:
+        ConfigError: There is such a setting.
+    """
+    check_strategy(trainer)
+    _check_precision(trainer.precision)
+    clip = trainer.gradient_clip_val
+    if clip is not None and not clip >= 0:
+        raise ConfigError(
+            f"trainer.gradient_clip_val is {clip}, but must be at least 0: set it to the largest "
+            "norm that gradients may have, or to null for no clipping"
+        )
+    if trainer.accumulate_grad_batches < 1:
+        raise ConfigError(
+            f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, but must be at "
+            "least 1, which updates the network with every batch"
+        )
+    interval: int = getattr(trainer, "log_every_n_steps", 0)
+    overfit: float = getattr(trainer, "overfit_batches", 0)
+    if interval < 0:
+        raise ConfigError(
+            f"trainer.log_every_n_steps is {interval}, but must be at least 0 (0: never)"
+        )
+    if overfit > 0:
+        raise ConfigError(
+            f"trainer.overfit_batches is {overfit}, but batches of a replay never come again: set "
+            "it to 0"
+        )
+
+
+def _check_precision(precision: object) -> None:
+    if precision not in _PRECISIONS:
+        raise ConfigError(
+            f"trainer.precision is {precision}, but weights have to be kept in float32: set it to "
+            "32-true, or to bf16-mixed where the processor has bfloat16"
+        )
+
+
+def check_ranks(trainer: L.Trainer) -> None:
+    """Check what a rank of the command line would be too late for, or could not do.
+
+    Raises:
+        ConfigError: Nobody told several machines how to find each other, so that the first would
+            wait; or ranks would be spawned.
+    """
+    if getattr(trainer.strategy, "_start_method", "") == "spawn":
+        raise ConfigError(
+            "trainer.strategy spawns ranks, which is for scripts (such a rank cannot hand its "
+            "results to the command line): set it to ddp"
+        )
+    cluster = getattr(trainer.strategy, "cluster_environment", None)
+    is_unaware = isinstance(cluster, LightningEnvironment) and "MASTER_ADDR" not in os.environ
+    if trainer.num_nodes > 1 and is_unaware:
+        raise ConfigError(
+            f"trainer.num_nodes is {trainer.num_nodes}, but nothing says where the others are: "
+            "start it with torchrun or srun, or set MASTER_ADDR, MASTER_PORT and NODE_RANK on each "
+            "of them"
+        )
+
+
+def check_trainer_settings(
+    settings: Mapping[str, Any], updates_per_step: int, *, is_fit: bool
+) -> None:
+    """Check the settings from which the command line is to build a Trainer.
+
+    Args:
+        settings: Of the section `trainer`.
+        updates_per_step: Of the section `model`.
+        is_fit: Whether it is to train; what was trained on a GPU can be tested without one.
+
+    Raises:
+        ConfigError: Lightning would fail without a word on what to do, or overlook a setting.
+    """
+    accelerator, strategy = settings["accelerator"], settings["strategy"]
+    precision = _SHORT.get(str(settings["precision"]), str(settings["precision"]))
+    _check_precision(precision)
+    has_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    if is_fit and precision == "16-mixed" and not has_gpu:
+        raise ConfigError(
+            "trainer.precision is 16-mixed, which needs a GPU (Lightning would train in bf16-mixed "
+            "instead): set it to bf16-mixed, or to 32-true"
+        )
+    name = str(getattr(strategy, "class_path", strategy))
+    if any(part in name.lower() for part in _SPLIT_NETWORKS):
+        refuse_strategy(name)
+    for setting, refused, why in _NEEDED:
+        if settings[setting] is refused:
+            raise ConfigError(f"trainer.{setting} is {refused}, but {why}: leave it out")
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+        is_apple = accelerator == "gpu" and torch.backends.mps.is_available()
+        if not is_apple:
+            raise ConfigError(
+                f"trainer.accelerator is {accelerator}, but torch {torch.__version__} sees no GPU "
+                "here: install a torch made for it, or set it to auto"
+            )
+    for setting, neutral in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
+        if updates_per_step > 1 and settings[setting] not in (neutral, 0):
+            raise ConfigError(
+                f"trainer.{setting} is {settings[setting]}, which Lightning does between training "
+                f"steps, but model.updates_per_step is {updates_per_step}: leave it out, or set "
+                "that to 1"
+            )
+
+
+@contextlib.contextmanager
+def refusals_named(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Say which settings Lightning refuses, where its own words name them as arguments.
+
+    Args:
+        settings: Of the section `trainer`.
+
+    Raises:
+        ConfigError: In place of Lightning's errors.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, ImportError, RuntimeError, MisconfigurationException) as error:
+        words = set(re.findall(r"\w+", str(error)))
+        plain = {n: v for n, v in settings.items() if isinstance(v, (str, int, float))}
+        named = [
+            f"trainer.{name} is {value}"
+            for name, value in plain.items()
+            if name in words or (isinstance(value, str) and repr(value) in str(error))
+        ]
+        raise ConfigError(f"{', '.join(named) or 'trainer'}: {error}") from error

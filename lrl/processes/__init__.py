@@ -1,0 +1,1 @@
+"""How processes live: started, watched, ended; no reinforcement learning."""

@@ -1,0 +1,201 @@
+"""Which file `best` and `last` are, also where some are damaged, and folders of new versions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmark.chaos.checkpoints import some_checkpoint
+from lrl.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
+from lrl.checkpoints.replay_manifest import Manifest, SavedFile
+from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
+from lrl.types import ConfigError
+
+STEPS = {"previous": 10, "last": 20, "best": 15}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Checkpoints of the newest of two versions."""
+    for version in (3, 12):
+        folder = tmp_path / "run" / f"version_{version}" / "checkpoints"
+        for name, step in STEPS.items():
+            write_checkpoint(some_checkpoint(step, 64), folder / f"{name}.ckpt")
+    return tmp_path / "run/version_12/checkpoints"
+
+
+def damage(folder: Path, *names: str) -> None:
+    for name in names:
+        os.truncate(folder / f"{name}.ckpt", 300)
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_the_newest_is_found_and_nothing_is_said(tmp_path: Path, folder: Path, caplog, name: str):
+    assert resolve_checkpoint(name, tmp_path, "run") == str(folder / f"{name}.ckpt")
+    assert caplog.text == ""
+
+
+def test_a_damaged_last_gives_way_to_the_one_before_with_a_warning(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    damage(folder, "last")
+    assert resolve_checkpoint("last", tmp_path, "run") == str(folder / "previous.ckpt")
+    (warning,) = caplog.messages
+    assert f"{folder / 'last.ckpt'} is damaged" in warning
+    assert f"{folder / 'previous.ckpt'} is whole: use that (it is used: learner step 10)" in warning
+
+
+def with_replays(folder: Path, *written: str) -> None:
+    """Checkpoints that name replays, of which some were written to their end."""
+    for name in ("previous", "last"):
+        content = some_checkpoint(STEPS[name], 64)
+        content["loops"] = {
+            "fit_loop": {"state_dict": {"combined_loader": [{"saved_replay": name}]}}
+        }
+        write_checkpoint(content, folder / f"{name}.ckpt")
+        state = SavedFile("state-0.bin", 0, "", [])
+        manifest = Manifest(STEPS[name], name, {}, [], state, {})
+        if name in written:
+            path = folder / "replay" / "rank-0" / manifest.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(manifest.to_bytes())
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        (("previous", "last"), "last"),
+        (("previous",), "previous"),
+        (("last",), "last"),
+        ((), "last"),
+    ],
+)
+def test_a_replay_that_was_not_written_to_its_end_leads_to_the_one_before(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture, written: tuple, found: str
+):
+    with_replays(folder, *written)
+    assert resolve_checkpoint("last", tmp_path, "run") == str(folder / f"{found}.ckpt")
+    assert ("was not written to its end" in caplog.text) == (found == "previous")
+
+
+def test_previous_alone_is_enough(tmp_path: Path, folder: Path):
+    (folder / "last.ckpt").unlink()
+    assert resolve_checkpoint("last", tmp_path, "run") == str(folder / "previous.ckpt")
+
+
+def test_the_run_before_is_gone_on_with_where_nothing_else_is_whole(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    damage(folder, "last", "previous")
+    before = tmp_path / "run/version_3/checkpoints/last.ckpt"
+    assert resolve_checkpoint("last", tmp_path, "run") == str(before)
+    assert f"{folder / 'last.ckpt'} is damaged" in caplog.text
+    assert "(it is used: learner step 20)" in caplog.text
+
+
+@pytest.mark.parametrize("step", [19, 20, 21])
+def test_a_resumed_run_without_a_whole_replay_leads_to_the_run_before(
+    tmp_path: Path, folder: Path, step: int
+):
+    before = tmp_path / "run/version_3/checkpoints"
+    with_replays(before, "last")
+    with_replays(folder)
+    (folder / "previous.ckpt").unlink()
+    content = dict(read_checkpoint(before / "last.ckpt"))
+    write_checkpoint({**content, "global_step": step}, before / "last.ckpt")
+    manifest = Manifest(step, "last", {}, [], SavedFile("state-0.bin", 0, "", []), {})
+    (before / "replay" / "rank-0" / manifest.name).write_bytes(manifest.to_bytes())
+    # One of a later step is of another training.
+    expected = (before if step <= 20 else folder) / "last.ckpt"
+    assert resolve_checkpoint("last", tmp_path, "run") == str(expected)
+
+
+def test_a_job_that_starts_again_may_have_saved_nothing(tmp_path: Path, caplog):
+    assert resolve_checkpoint("last", tmp_path, "run", may_be_missing=True) is None
+    assert "no run in" in caplog.text
+    with pytest.raises(ConfigError, match=r"has checkpoints/last\.ckpt"):
+        resolve_checkpoint("last", tmp_path, "run")
+
+
+@pytest.mark.parametrize(
+    ("asked", "names", "advice"),
+    [
+        ("last", ["last", "previous"], r"best\.ckpt is whole: use that"),
+        ("last", ["last", "previous", "best"], "no other checkpoint beside it is whole"),
+        ("best", ["best"], r"last\.ckpt is whole: use that"),
+        ("best", ["best", "last"], r"previous\.ckpt is whole: use that"),
+    ],
+)
+def test_nothing_whole_is_an_error_and_no_older_best_is_taken(
+    tmp_path: Path, folder: Path, asked: str, names: list[str], advice: str
+):
+    if asked == "last":
+        shutil.rmtree(tmp_path / "run/version_3")
+    damage(folder, *names)
+    with pytest.raises(CheckpointError, match=rf"version_12.*{asked}\.ckpt is damaged.*{advice}"):
+        resolve_checkpoint(asked, tmp_path, "run")
+
+
+def test_a_path_is_read_too(tmp_path: Path, folder: Path):
+    path = str(folder / "last.ckpt")
+    assert resolve_checkpoint(path, tmp_path, "other") == path
+    damage(folder, "last")
+    with pytest.raises(CheckpointError, match=r"last\.ckpt is damaged.*previous\.ckpt is whole"):
+        resolve_checkpoint(path, tmp_path, "run")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere.ckpt", "--ckpt_path nowhere.ckpt: there is no such file"),
+        ("https://nowhere.test/a.ckpt", "only files of this machine are read"),
+        ("weights.ckpt", "none of a training run"),
+    ],
+)
+def test_a_path_that_is_no_checkpoint_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str
+):
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint({"weight": 1}, "weights.ckpt")
+    with pytest.raises(ConfigError, match=message):
+        resolve_checkpoint(path, tmp_path, "run")
+
+
+def test_no_two_processes_get_the_same_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All look before any of them makes its folder."""
+    barrier = threading.Barrier(4)
+    mkdir = Path.mkdir
+    waited = threading.local()
+
+    def wait_once(self: Path, *arguments: Any, **settings: bool) -> None:
+        if not hasattr(waited, "done"):
+            waited.done = True
+            barrier.wait(30)
+        mkdir(self, *arguments, **settings)
+
+    monkeypatch.setattr(Path, "mkdir", wait_once)
+    made: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: made.append(new_version(tmp_path, "run"))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [f"version_{number}" for number in range(4)]
+    assert [folder.name for folder in versions(tmp_path, "run")] == sorted(made)
+
+
+@pytest.mark.parametrize("leads_nowhere", [False, True])
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, leads_nowhere: bool):
+    if leads_nowhere:
+        (tmp_path / "file").symlink_to(tmp_path / "a-disk-that-is-gone")
+    else:
+        (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--runs .*file: .*version_0 cannot be made: "):
+        new_version(tmp_path / "file", "run")

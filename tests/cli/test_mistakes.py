@@ -1,0 +1,128 @@
+"""Mistakes in settings cost one sentence, which knows what was meant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.command_line import Project, quiet_commands
+
+from benchmark.chaos.configs import GOOD, mutants, survey, try_configuration
+from lrl.cli.messages import sentence
+
+pytestmark = [
+    *quiet_commands,
+    # Of Box2D's bindings; an import that fails by it crashes when it is tried again.
+    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__:DeprecationWarning"),
+]
+
+RECIPES = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+KNOWN = ["data.replay.capacity", "data.replay.batch_size", "trainer.max_steps", "model.encoder"]
+
+
+@pytest.mark.parametrize(
+    ("message", "meant"),
+    [
+        ("unrecognized arguments: --data.replay.capcity 3", "data.replay.capacity"),
+        ("Subcommand 'fit' does not accept option 'daqta.replay.capacity'", "data"),
+        ("Subcommand 'fit' does not accept option 'data.reply.capacity'", "data.replay"),
+        ("module 'lrl.networks' has no attribute 'MLPEncodr'", "MLPEncoder"),
+        (
+            "given class_path 'lrl.networks.MLPEncoder': Option 'hiden_sizes' is not accepted",
+            "hidden_sizes",
+        ),
+    ],
+)
+def test_the_nearest_name_is_offered(message, meant):
+    import lrl.networks  # noqa: F401
+
+    assert sentence(ValueError(message), KNOWN) == f"{message}: did you mean {meant!r}?"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "unrecognized arguments: --something.else.entirely 3",
+        "Problem with given class_path 'torch.Tensor': Option 'value' is not accepted",
+        "Problem with given class_path 'nowhere.Thing': Option 'value' is not accepted",
+        "replay.capacity must be at least 1, got 0",
+    ],
+)
+def test_where_nothing_is_near_nothing_is_offered(message):
+    assert sentence(ValueError(f"{message}\n "), KNOWN) == message
+
+
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        ({"data": {"actors": {"num_actors": None}}}, ["data.actors.num_actors is null", "2"]),
+        ({"data": {"rate": 3}}, ["data.rate is 3 in patch.yaml, but must hold settings"]),
+        ({"data": 3}, ["data is 3 in patch.yaml, but must hold settings, such as data."]),
+        (
+            {"trainer": {"limit_train_batches": 10**30}},
+            ["trainer.limit_train_batches is 1000000000", "but must be below 2**63"],
+        ),
+        ({"data": {"replay": {"capcity": 5}}}, ["did you mean 'data.replay.capacity'?"]),
+        (
+            {"model": {"optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": -1}}}},
+            ["model.optimizer cannot be built: ValueError: Invalid learning rate: -1"],
+        ),
+        (
+            {"model": {"encoder": {
+                "class_path": "lrl.networks.MLPEncoder", "init_args": {"hidden_sizes": [10**18]},
+            }}},
+            ["model.encoder cannot be built"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_only_shows_later_is_named_too(tmp_path, monkeypatch, capsys, patch, words):
+    project = Project(tmp_path)
+    (tmp_path / "patch.yaml").write_text(yaml.safe_dump(patch))
+    code, _, err = project.call(
+        monkeypatch, capsys, "fit", "--config", "base.yaml", "--config", "patch.yaml"
+    )
+    assert code == 2
+    assert "Traceback" not in err
+    (line,) = (line for line in err.splitlines() if line.startswith("lrl: error: "))
+    assert all(word in line for word in words), line
+
+
+def test_mutants_follow_from_their_seed_and_change_one_thing():
+    first = [m.change for m in mutants(RECIPES, 40, seed=3)]
+    assert first == [m.change for m in mutants(RECIPES, 40, seed=3)]
+    assert first != [m.change for m in mutants(RECIPES, 40, seed=4)]
+    for mutant in mutants(RECIPES, 40):
+        assert mutant.config != yaml.safe_load(mutant.recipe.read_text())
+        assert mutant.names
+
+
+def test_the_survey_tells_good_from_bad():
+    def crash() -> None:
+        raise RuntimeError("on purpose")
+
+    def mumble() -> int:
+        return 2
+
+    config = yaml.safe_load(RECIPES[0].read_text())
+    assert try_configuration(config, ("capacity",), crash).verdict == "crashed"
+    assert try_configuration(config, ("capacity",), mumble).verdict == "unclear"
+    assert try_configuration(config, ("capacity",), lambda: 0).verdict == "accepted"
+    assert try_configuration(config, (), lambda: 0, is_wrong=True).verdict == "overlooked"
+
+
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [
+        (4, 0),
+        pytest.param(40, 1, marks=[pytest.mark.slow, pytest.mark.atari, pytest.mark.timeout(900)]),
+    ],
+)
+def test_wrong_configurations_are_refused_in_a_sentence(count, seed):
+    here, paths = Path.cwd(), list(sys.path)
+    outcomes = list(survey(RECIPES, count, seed))
+    bad = [f"{o.verdict}: {m.change}: {o.message}" for m, o in outcomes if o.verdict not in GOOD]
+    assert bad == []
+    assert sum(outcome.verdict == "refused" for _, outcome in outcomes) > count // 2
+    assert (Path.cwd(), sys.path) == (here, paths)

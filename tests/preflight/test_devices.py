@@ -1,0 +1,225 @@
+"""Where replay, batches and inference servers are, without a GPU to try it on."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.tiny_networks import random_batch
+from helpers.training_runs import background, make_run, quiet, small_data
+from lightning.pytorch.strategies import SingleDeviceStrategy
+
+from lrl import ActorLearnerCallback, InferenceConfig, ReplayConfig, ReplayDataModule
+from lrl.inference.manager import InferenceManager
+from lrl.learner import datamodule, launch
+from lrl.preflight.devices import of_this_rank
+from lrl.preflight.ranks import announce_ranks, default_devices
+from lrl.types import Batch, ConfigError
+
+pytestmark = quiet
+
+
+@pytest.fixture
+def setup_with(monkeypatch):
+    """Set a datamodule up for a learner on a device that need not be there."""
+    data: list[ReplayDataModule] = []
+
+    def setup(learner: str, replay_device: str) -> ReplayDataModule:
+        root = property(lambda self: torch.device(learner))
+        monkeypatch.setattr(SingleDeviceStrategy, "root_device", root)
+        data.append(small_data(replay=ReplayConfig(2000, batch_size=8, device=replay_device)))
+        data[-1].trainer = L.Trainer(
+            accelerator="cpu", devices=1, logger=False, callbacks=[ActorLearnerCallback()]
+        )
+        data[-1].setup("fit")
+        return data[-1]
+
+    yield setup
+    for each in data:
+        each.close()
+
+
+# --- Replay and batches -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_replay_is_on_the_device_that_is_asked_for(setup_with, device):
+    dataset = setup_with("meta", device).dataset
+    assert dataset is not None
+    assert dataset.replay.streams.device == torch.device(device)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "meta", "nowhere"])
+def test_a_replay_on_a_device_and_a_learner_on_the_host_are_refused(setup_with, device):
+    with pytest.raises(ConfigError, match=rf"replay\.device is {device}.*set it to cpu"):
+        setup_with("cpu", device)
+
+
+@pytest.mark.parametrize(
+    ("learner", "replay", "pinned"),
+    [("cpu", "cpu", False), ("cuda:0", "cpu", True), ("cuda:0", "cuda:0", False)],
+)
+def test_batches_of_the_host_are_pinned_for_a_learner_on_a_gpu(
+    monkeypatch, setup_with, learner, replay, pinned
+):
+    asked: list[bool] = []
+
+    class Dataset(datamodule.ReplayDataset):
+        def __init__(self, *args: Any, pin_memory: bool, **settings: Any) -> None:
+            asked.append(pin_memory)
+            super().__init__(*args, pin_memory=pin_memory, **settings)
+
+    class Replay(datamodule.ReplayBuffer):
+        def __init__(self, *args: Any, device: str, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+
+    monkeypatch.setattr(datamodule, "ReplayDataset", Dataset)
+    monkeypatch.setattr(datamodule, "ReplayBuffer", Replay)
+    setup_with(learner, replay)
+    assert asked == [pinned]
+
+
+def test_a_dataset_that_pins_hands_out_pinned_batches_alone(tmp_path, monkeypatch):
+    pinned: list[Batch] = []
+    monkeypatch.setattr(Batch, "pin_memory", lambda self: pinned.append(self) or self)
+    run = make_run(tmp_path, max_steps=3)
+    setup = run.data.setup
+
+    def setup_and_pin(stage: str) -> None:
+        setup(stage)
+        assert run.data.dataset is not None
+        run.data.dataset._pin_memory = True
+
+    monkeypatch.setattr(run.data, "setup", setup_and_pin)
+    run.fit()
+    assert len(pinned) >= 3
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cuda:0", False), ("cpu", True), ("meta", True)])
+@pytest.mark.parametrize("updates_per_step", [1, 2])
+def test_nobody_waits_for_a_copy_to_a_gpu_and_the_host_for_one_to_it(
+    monkeypatch, device, waits, updates_per_step
+):
+    asked: list[tuple[str, bool]] = []
+
+    def to(self: Batch, device: torch.device, non_blocking: bool = False) -> Batch:
+        asked.append((str(device), non_blocking))
+        return self
+
+    monkeypatch.setattr(Batch, "to", to)
+    batches = tuple(random_batch(seed=seed) for seed in range(updates_per_step))
+    data = batches[0] if updates_per_step == 1 else batches
+    ReplayDataModule().transfer_batch_to_device(data, torch.device(device), 0)
+    assert asked == [(device, not waits)] * updates_per_step
+
+
+# --- Inference servers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "learner", "local_rank", "expected"),
+    [
+        ("cpu", "cuda:1", 1, "cpu"),
+        ("cuda", "cuda:0", 0, "cuda:0"),
+        ("cuda", "cuda:1", 1, "cuda:1"),
+        ("cuda", "cuda:3", 1, "cuda:3"),  # devices: [2, 3]
+        ("cuda:0", "cuda:1", 1, "cuda:0"),
+        ("cuda", "cpu", 0, "cuda:0"),
+        ("cuda", "cpu", 1, "cuda:1"),
+        ("cuda", "cpu", 2, "cuda:0"),
+    ],
+)
+def test_a_gpu_without_a_number_is_that_of_the_rank(
+    monkeypatch, name, learner, local_rank, expected
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert of_this_rank(name, torch.device(learner), local_rank) == expected
+
+
+def test_every_server_is_told_its_device(monkeypatch):
+    """From the configuration to the plan that a server's process gets; none is started."""
+    plans: list[Any] = []
+
+    class Started(Exception):
+        pass
+
+    def start_process(self: Any, context: Any, name: str, target: Any, arguments: Any) -> Any:
+        plans.append(arguments[0])
+        return SimpleNamespace(), SimpleNamespace(), SimpleNamespace(), 0.0
+
+    class Manager(InferenceManager):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            try:
+                for server in range(self.config.num_servers):
+                    self._launch(server, None)
+            finally:
+                for slots in self.slots:
+                    slots.close()
+            raise Started
+
+    monkeypatch.setattr(InferenceManager, "_start_process", start_process)
+    monkeypatch.setattr(launch, "InferenceManager", Manager)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    inference = InferenceConfig(num_servers=3, devices=("cuda", "cuda:3", "cpu"))
+    data = small_data(actors=background(3), inference=inference)
+    data.trainer = SimpleNamespace(  # type: ignore[assignment]
+        global_rank=1, local_rank=1, world_size=2, strategy=SingleDeviceStrategy("cpu")
+    )
+    module = SimpleNamespace(network_recipe=SimpleNamespace(env_spec=data.env_spec))
+    with pytest.raises(Started):
+        launch._asynchronous(data, SimpleNamespace(), module, SimpleNamespace())  # type: ignore[arg-type]
+    assert [plan.device for plan in plans] == ["cuda:1", "cuda:3", "cpu"]
+
+
+# --- How many ranks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 1),
+        ({"SLURM_NTASKS": "1"}, 1),
+        ({"SLURM_NTASKS": "4"}, "auto"),
+        ({"WORLD_SIZE": "2"}, "auto"),
+    ],
+)
+def test_one_device_unless_somebody_started_several_processes(monkeypatch, variables, expected):
+    for name in ("WORLD_SIZE", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert default_devices() == expected
+
+
+def ranks(count: int, there: int = 1) -> Any:
+    return SimpleNamespace(
+        world_size=count,
+        accelerator=SimpleNamespace(auto_device_count=lambda: there),
+        strategy=SimpleNamespace(root_device=torch.device("cuda:0")),
+    )
+
+
+def test_several_ranks_are_announced(caplog):
+    announce_ranks(ranks(4), batch_size=32)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "4 ranks train" in record.message
+    assert "128 transitions" in record.message
+    assert "Trainer(devices=1)" in record.message
+
+
+def test_idle_devices_are_announced(caplog):
+    with caplog.at_level(logging.INFO):
+        announce_ranks(ranks(1, there=4), batch_size=32)
+    assert "learns on cuda:0, one of 4 devices" in caplog.text
+
+
+def test_one_device_of_one_is_no_news(caplog):
+    with caplog.at_level(logging.DEBUG):
+        announce_ranks(ranks(1), batch_size=32)
+    assert not caplog.records

@@ -1,0 +1,112 @@
+"""A setting that would do nothing, in the mode or with the others of a run, is refused at setup."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from helpers.training_runs import background, make_run, quiet, small_agent, small_data
+
+from lrl import (
+    ActorConfig,
+    ActorLearnerCallback,
+    ConfigError,
+    InferenceConfig,
+    RateLimiterConfig,
+)
+from lrl.callbacks import WeightSync
+from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
+from lrl.preflight.settings import check_inference
+
+pytestmark = quiet
+
+SUPERVISION = {"on_failure": "fail", "max_restarts": 4, "timeout_seconds": 30.0}
+OF_ACTORS = {"chunk_rows": 32, "chunks_per_actor": 3, "start_method": "spawn"} | SUPERVISION
+
+
+def synchronous(tmp_path, *callbacks: Any, **settings: Any) -> Any:
+    """Return a run without actors, whose periods of weights are left as they are."""
+    run = make_run(tmp_path, data=small_data(actors=ActorConfig(0, 2, **settings)), max_steps=8)
+    run.trainer.callbacks[:1] = callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    return run
+
+
+@pytest.mark.parametrize(("name", "value"), OF_ACTORS.items())
+def test_settings_of_actors_are_refused_where_there_are_none(tmp_path, name, value):
+    run = synchronous(tmp_path, ActorLearnerCallback(), **{name: value})
+    words = f"actors.{name} is {value}, but actors.num_actors is 0 (synchronous mode)"
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        run.fit()
+
+
+def test_those_that_the_evaluator_follows_are_kept(tmp_path):
+    callback = ActorLearnerCallback(eval_interval_learner_steps=8, evaluation="background")
+    assert synchronous(tmp_path, callback, **SUPERVISION).fit().trainer.global_step == 8
+    callback = ActorLearnerCallback(eval_interval_learner_steps=8, evaluation="background")
+    with pytest.raises(ConfigError, match=r"actors\.start_method is spawn"):
+        synchronous(tmp_path, callback, start_method="spawn").fit()
+
+
+@pytest.mark.parametrize("callback", [ActorLearnerCallback(20, 0, 0), WeightSync(20)])
+def test_a_period_of_weights_is_refused_where_nobody_takes_them(tmp_path, callback):
+    with pytest.raises(ConfigError, match=r"sync_period_learner_steps is 20, but actors\.num"):
+        synchronous(tmp_path, callback).fit()
+
+
+def test_the_default_period_is_not_due_where_nobody_takes_weights(tmp_path):
+    """Else several updates in a training step, of which it is no multiple, would be refused."""
+    assert DEFAULT_SYNC_PERIOD % 8
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(eval_interval_learner_steps=0, save_interval_learner_steps=0),
+        module=small_agent(updates_per_step=8),
+        max_steps=16,
+        log_every_n_steps=8,
+    )
+    assert run.fit().trainer.global_step == 16
+
+
+@pytest.mark.parametrize(
+    ("actors", "ratio", "words"),
+    [
+        (ActorConfig(0, 2), 4.0, "but actors.num_actors is 0"),
+        (background(1), None, r"but rate.samples_per_insert is null \(free running\)"),
+    ],
+    ids=["synchronous", "free running"],
+)
+def test_an_error_buffer_is_refused_where_nobody_waits(tmp_path, actors, ratio, words):
+    data = small_data(actors=actors, rate=RateLimiterConfig(ratio, error_buffer=500.0))
+    with pytest.raises(ConfigError, match=f"rate.error_buffer is 500.0, {words}"):
+        make_run(tmp_path, data=data).fit()
+
+
+def test_threads_of_servers_are_refused_where_none_is_on_a_cpu():
+    inference = InferenceConfig(num_servers=1, devices=("cuda",), num_threads=2)
+    with pytest.raises(ConfigError, match=r"inference.num_threads is 2.*has no cpu"):
+        check_inference(inference, background(1))
+
+
+@pytest.mark.parametrize("steps", [1, -1])
+def test_sanity_steps_are_refused(tmp_path, steps):
+    run = make_run(tmp_path, num_sanity_val_steps=steps)
+    with pytest.raises(ConfigError, match=r"trainer.num_sanity_val_steps is .*plays no episodes"):
+        run.fit()
+
+
+def test_the_trainer_gets_its_sanity_steps_back(tmp_path):
+    run = make_run(tmp_path).fit()
+    assert run.trainer.num_sanity_val_steps == 2
+    assert [int(row["step"]) for row in run.metrics() if "eval/return_mean" in row] == [10, 20]
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_limits_of_validation_are_refused_where_a_process_evaluates(tmp_path, limit):
+    callback = ActorLearnerCallback(5, 10, evaluation="background")
+    with pytest.raises(ConfigError, match=f"trainer.limit_val_batches is {limit}, but Lightning"):
+        make_run(tmp_path, callback, limit_val_batches=limit).fit()
+
+
+def test_a_monitor_is_refused_where_nothing_is_evaluated():
+    with pytest.raises(ConfigError, match="monitor is 'eval/return_min', but eval_interval"):
+        ActorLearnerCallback(eval_interval_learner_steps=0, monitor="eval/return_min")

@@ -1,0 +1,40 @@
+"""Which strategies are taken."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
+
+from lrl.preflight.ranks import check_strategy
+from lrl.types import ConfigError
+
+
+def trainer(strategy: Any) -> Any:
+    return SimpleNamespace(strategy=strategy)
+
+
+class OwnDDP(DDPStrategy):
+    """A user's."""
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [SingleDeviceStrategy("cpu"), DDPStrategy(), DDPStrategy(start_method="spawn"), OwnDDP()],
+)
+def test_one_device_and_data_parallel_ranks_are_taken(strategy):
+    check_strategy(trainer(strategy))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (FSDPStrategy(), "trainer.strategy is FSDPStrategy.*set it to ddp"),
+        (DDPStrategy(start_method="fork"), "by fork.*set it to ddp"),
+    ],
+)
+def test_split_networks_and_forked_ranks_are_refused(strategy, words):
+    with pytest.raises(ConfigError, match=words):
+        check_strategy(trainer(strategy))

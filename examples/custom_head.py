@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import lrl
 from lrl.learner import DoubleBootstrap
-from lrl.networks import Head, Target, TDLoss
+from lrl.networks import BellmanTarget, Head, TDLoss
 
 
 class HistogramHead(Head):
@@ -42,7 +42,7 @@ class HistogramHead(Head):
     def expected_values(self, values: Tensor) -> Tensor:
         return (values.softmax(-1) * self.centres).sum(-1)
 
-    def td_loss(self, values: Tensor, action: Tensor, target: Target) -> TDLoss:
+    def td_loss(self, values: Tensor, action: Tensor, target: BellmanTarget) -> TDLoss:
         next_q = self.expected_values(target.next_values)
         if target.next_bonus is not None:
             next_q = next_q + target.next_bonus

@@ -31,7 +31,15 @@ def loaded_after(*modules: str) -> list[str]:
 
 
 def test_actors_asking_a_server_import_neither_torch_nor_lightning():
-    modules = ("envs", "envs.atari", "transport", "types", "schedules", "actors.actor")
+    modules = (
+        "envs",
+        "envs.atari",
+        "transport",
+        "types",
+        "schedules",
+        "actors.actor",
+        "inference.remote_policy",
+    )
     assert loaded_after("lrl", *(f"lrl.{m}" for m in modules), "lrl.actors.process") == []
 
 

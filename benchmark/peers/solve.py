@@ -153,9 +153,9 @@ def _our_task() -> Any:
 def measure(side: str, seed: int) -> tuple[float, float]:
     """Train a side in a process of its own; return its seconds and its score."""
     if side == "lrl":
-        from benchmark.scores import run
+        from benchmark.scores import campaign
 
-        row: dict[str, Any] = run.run(_our_task(), seed)
+        row: dict[str, Any] = campaign.run(_our_task(), seed)
         return float(row["seconds"]), float(row["score"])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "found")

@@ -28,7 +28,7 @@ from lrl import DQN
 from lrl.bench import bare
 from lrl.bench.arguments import count, duration, output, threads
 from lrl.bench.measure import Measurement, by_turns, compared, table, write
-from lrl.learner.loss import compiled_loss
+from lrl.learner.updater import Updater
 from lrl.networks import (
     CategoricalHead,
     ImplicitQuantileHead,
@@ -195,7 +195,7 @@ def make_module(workload: Workload, side: Side) -> DQN:
         env_spec=workload.spec,
     )
     if side.compiled:
-        module.loss_of = compiled_loss(module)
+        module.updater = Updater(module, compiles=True)
     return module
 
 
@@ -203,7 +203,7 @@ def _raw(module: DQN, windows: Windows, bf16: bool) -> None:
     optimizer = module.configure_optimizers()
     for step, batch in enumerate(windows):
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
-            loss = module.compute_loss(batch)["loss"]
+            loss = module.updater.losses(batch).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -3,55 +3,68 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lrl.functional.bootstrap import greedy_policy, masked, munchausen
-from lrl.networks.heads import Target
+from lrl.networks.heads import BellmanTarget
 from lrl.networks.q_network import QNetwork
 from lrl.types import Batch, ConfigError
+
+
+class NextValues(NamedTuple):
+    """What the target network says of a batch, without gradient.
+
+    Attributes:
+        values: What its head says of the next observations: `Head.target_values`.
+        next_q: Expected values of the next observations, `[batch, actions]`; None where the rule
+            does not need them.
+        q: Expected values of the observations before them, `[batch, actions]`, or None likewise.
+    """
+
+    values: Any
+    next_q: Tensor | None = None
+    q: Tensor | None = None
 
 
 class BootstrapRule(ABC):
     """Say what the value of an action is learnt from.
 
     A rule gives a policy over next actions, never a number, and knows nothing of how values are
-    represented: so every head works with every rule. What it needs of the target network is asked
-    for separately, since one pass can answer for several batches.
+    represented: so every head works with every rule.
     """
 
+    needs_next_q: ClassVar[bool] = False
+    """Whether it looks at the target network's expected values of the next observations."""
+    needs_q: ClassVar[bool] = False
+    """Whether it looks at the target network's expected values of the observations themselves."""
     adds_bonus: ClassVar[bool] = False
     """Whether it adds to the values of next actions, which are then values, not rescaled ones."""
 
     @abstractmethod
-    def ask(self, batch: Batch, target: QNetwork) -> Any:
-        """Return what the rule needs of the target network; called without gradient.
-
-        Tensors, or tuples of them, with a row for each of the batch, or with one row for all.
-        """
-
-    @abstractmethod
-    def __call__(self, batch: Batch, online: QNetwork, answer: Any) -> Target:
-        """Return the target of a batch; called without gradient.
+    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
+        """Return what the batch is learnt from; called without gradient.
 
         Args:
             batch: The transitions.
             online: The network that learns.
-            answer: What `ask` returned of the batch.
+            next_values: What the target network says of them.
         """
 
 
 class MaxBootstrap(BootstrapRule):
     """The target network's best action: Q-learning (Mnih et al. 2015)."""
 
-    def ask(self, batch: Batch, target: QNetwork) -> tuple[Any, Tensor]:
-        """Return values and expected values of the next observations."""
-        return target.head.target_and_q_values(target.encoder(batch.next_observation))
+    needs_next_q = True
 
-    def __call__(self, batch: Batch, online: QNetwork, answer: tuple[Any, Tensor]) -> Target:
+    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
         """Return a target with the greedy policy of the target network."""
-        return greedy_target(batch, *answer)
+        assert next_values.next_q is not None
+        return greedy_target(batch, next_values.values, next_values.next_q)
 
 
 class DoubleBootstrap(BootstrapRule):
@@ -60,19 +73,15 @@ class DoubleBootstrap(BootstrapRule):
     Reference: van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461, equation 4.
     """
 
-    def ask(self, batch: Batch, target: QNetwork) -> Any:
-        """Return values of the next observations."""
-        return target.head.target_values(target.encoder(batch.next_observation))
-
-    def __call__(self, batch: Batch, online: QNetwork, answer: Any) -> Target:
+    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
         """Return a target with the greedy policy of the online network."""
-        return greedy_target(batch, answer, online.q_values(batch.next_observation))
+        return greedy_target(batch, next_values.values, online.q_values(batch.next_observation))
 
 
 class MunchausenBootstrap(BootstrapRule):
     """A softmax over the target network's values, and its own log-probability as a reward.
 
-    The bonus of an n-step transition is that of its first action alone.
+    The bonus of an n-step transition is that of its first action only.
 
     Reference: Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 1 and section 4.
 
@@ -82,6 +91,8 @@ class MunchausenBootstrap(BootstrapRule):
         clip: Lower bound of the scaled log-probability, negative (the paper's l0 = -1).
     """
 
+    needs_next_q = True
+    needs_q = True
     adds_bonus = True
 
     def __init__(self, alpha: float = 0.9, temperature: float = 0.03, clip: float = -1.0) -> None:
@@ -95,37 +106,65 @@ class MunchausenBootstrap(BootstrapRule):
         self.temperature = temperature
         self.clip = clip
 
-    def ask(self, batch: Batch, target: QNetwork) -> tuple[Any, Tensor, Tensor]:
-        """Return values and expected values after the action, and expected values before it."""
-        features = target.encoder(batch.next_observation)
-        next_values, next_q = target.head.target_and_q_values(features)
-        return next_values, next_q, target.q_values(batch.observation)
-
-    def __call__(
-        self, batch: Batch, online: QNetwork, answer: tuple[Any, Tensor, Tensor]
-    ) -> Target:
+    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
         """Return a target with the softmax policy of the target network and both bonuses."""
-        next_values, next_q, q = answer
+        assert next_values.next_q is not None
+        assert next_values.q is not None
         policy, bonus, reward_bonus = munchausen(
-            q,
+            next_values.q,
             batch.action,
-            next_q,
+            next_values.next_q,
             self.temperature,
             self.clip,
             batch.action_mask,
             batch.next_action_mask,
         )
         reward = batch.reward + self.alpha * reward_bonus
-        return Target(reward, batch.discount, next_values, policy, bonus)
+        return BellmanTarget(reward, batch.discount, next_values.values, policy, bonus)
 
 
-def greedy_target(batch: Batch, next_values: Any, next_q: Tensor) -> Target:
+def greedy_target(batch: Batch, values: Any, next_q: Tensor) -> BellmanTarget:
     """Return a target that believes in the best allowed next action.
 
     Args:
         batch: The transitions.
-        next_values: What the target network's head says of the next observations.
+        values: What the target network's head says of the next observations.
         next_q: Values by which the next action is chosen, `[batch, actions]`.
     """
     policy = greedy_policy(masked(next_q, batch.next_action_mask))
-    return Target(batch.reward, batch.discount, next_values, policy)
+    return BellmanTarget(batch.reward, batch.discount, values, policy)
+
+
+@torch.no_grad()
+def ask_target(rule: BootstrapRule, network: QNetwork, *batches: Batch) -> list[NextValues]:
+    """Return what a rule needs of the target network, for each batch; of all in one pass.
+
+    Args:
+        rule: The rule.
+        network: The target network.
+        *batches: One or more.
+    """
+    features = network.encoder(_joined([batch.next_observation for batch in batches]))
+    if rule.needs_next_q:
+        values, next_q = network.head.target_and_q_values(features)
+    else:
+        values, next_q = network.head.target_values(features), None
+    q = network.q_values(_joined([b.observation for b in batches])) if rule.needs_q else None
+    found = NextValues(values, next_q, q)
+    return [found] if len(batches) == 1 else _dealt_out(found, [len(b.action) for b in batches])
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _dealt_out(found: NextValues, sizes: Sequence[int]) -> list[NextValues]:
+    """Return the rows of each batch; a tensor with one row, such as quantile levels, is of all."""
+    dealt, begin = [], 0
+    for size in sizes:
+        rows = slice(begin, begin + size)
+        dealt.append(
+            apply_to_collection(found, Tensor, lambda t, rows=rows: t if len(t) == 1 else t[rows])
+        )
+        begin = rows.stop
+    return dealt

@@ -310,7 +310,7 @@ class ReplayDataModule(L.LightningDataModule):
 
     def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
         return EvaluationLoader(
-            self._trainer(),
+            self.trainer,
             self.evaluation_env,
             range(first_seed, first_seed + episodes),
             self.evaluation.epsilon_for(self.env),

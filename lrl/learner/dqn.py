@@ -12,20 +12,20 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from lrl.checkpoints.compatibility import check_fits
 from lrl.checkpoints.stamp import STAMP_KEY, other_protocol
 from lrl.evaluation.episodes import Episodes
 from lrl.functional.bootstrap import masked
-from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap
+from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap, NextValues
 from lrl.learner.finite import FiniteGuard, cheap_norm
-from lrl.learner.loss import LossFunction, batch_statistics, compiled_loss, weighted_loss
-from lrl.learner.updates import check_updates_per_step, learn
+from lrl.learner.updater import Losses, Updater, check_compiler
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
-from lrl.networks.linear import onednn_products
 from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.settings import check_agent_numbers, is_logging_step
+from lrl.preflight.updates import NOT_CALLED, check_updates_per_step
 from lrl.types import Batch, ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class DQN(L.LightningModule):
         target_update_period_learner_steps: Learner steps between updates of the target network.
         target_update_tau: Share of the online network in each update: 1 copies it (hard update),
             smaller values average (soft update).
+        gradient_clip_norm: Largest norm of all gradients together, to which larger ones are scaled;
+            None leaves it to the Trainer's `gradient_clip_val`, which takes one update per step.
         updates_per_step: Learner steps in one training step of Lightning, each with a batch of its
             own: saves what the Trainer does in between, and of the target's work (docs/speed.md).
         compile_loss: Compile the loss with torch.compile, which pays for small networks and takes
@@ -71,12 +73,18 @@ class DQN(L.LightningModule):
         | None = None,
         target_update_period_learner_steps: int = 25,
         target_update_tau: float = 1.0,
+        gradient_clip_norm: float | None = None,
         updates_per_step: int = 1,
         compile_loss: bool = False,
         env_spec: EnvSpec | None = None,
     ) -> None:
         super().__init__()
-        check_agent_numbers(target_update_period_learner_steps, target_update_tau, updates_per_step)
+        check_agent_numbers(
+            target_update_period_learner_steps,
+            target_update_tau,
+            gradient_clip_norm,
+            updates_per_step,
+        )
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
@@ -88,8 +96,9 @@ class DQN(L.LightningModule):
             self.bootstrap: BootstrapRule = bootstrap_recipe()
         self.target_update_period_learner_steps = target_update_period_learner_steps
         self.target_update_tau = target_update_tau
+        self.gradient_clip_norm = gradient_clip_norm
         self.updates_per_step = updates_per_step
-        self.loss_of: LossFunction = weighted_loss
+        self.updater = Updater(self)
         self.automatic_optimization = updates_per_step == 1
         self.env_spec = _as_spec(env_spec)
         self.statistics: dict[str, Tensor] = {}
@@ -103,6 +112,7 @@ class DQN(L.LightningModule):
                 "lr_scheduler": self.scheduler_recipe and self.scheduler_recipe.as_dict(),
                 "target_update_period_learner_steps": int(target_update_period_learner_steps),
                 "target_update_tau": float(target_update_tau),
+                "gradient_clip_norm": gradient_clip_norm,
                 "updates_per_step": int(updates_per_step),
                 "compile_loss": bool(compile_loss),
                 "env_spec": self.env_spec and asdict(self.env_spec),
@@ -156,15 +166,23 @@ class DQN(L.LightningModule):
 
     def on_fit_start(self) -> None:
         """Find the run's folder, in which a batch lands whose loss is not finite; compile."""
-        check_updates_per_step(self, self.trainer)
-        if self.hparams["compile_loss"]:
-            self.loss_of = compiled_loss(self)
+        own = [name for name in NOT_CALLED if is_overridden(name, self, DQN)]
+        check_updates_per_step(self.updates_per_step, self.trainer, type(self).__name__, own)
+        if self.gradient_clip_norm is not None and self.trainer.gradient_clip_val:
+            raise ConfigError(
+                f"model.gradient_clip_norm is {self.gradient_clip_norm} and trainer."
+                f"gradient_clip_val {self.trainer.gradient_clip_val}: leave one of them out"
+            )
+        compiles = self.hparams["compile_loss"]
+        if compiles:
+            check_compiler(self.device)
+        self.updater = Updater(self, compiles)
         self.finite.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
         self.finite.rank = self.trainer.global_rank
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was compiled, which cannot be pickled."""
-        return {**super().__getstate__(), "loss_of": weighted_loss}
+        return {**super().__getstate__(), "updater": Updater(self)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights that are not finite; add the stamp, if a `ReplayDataModule` knows it."""
@@ -196,29 +214,51 @@ class DQN(L.LightningModule):
         return masked(self(observation.to(self.device)), mask).argmax(dim=-1)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Return `compute_loss` of a `Batch`; of a tuple of them, learn from each in turn."""
-        return self.compute_loss(batch) if isinstance(batch, Batch) else learn(self, batch)
+        """Return the `loss` of a `Batch`, and `keys` and `priorities` of its rows for the sampler.
 
-    def replaces(self, method: str) -> bool:
-        """Return whether a subclass, or this agent itself, has a method of its own."""
-        mine = getattr(getattr(self, method), "__func__", None)
-        return mine is not getattr(DQN, method)
+        With a tuple of them a learner step is made with each in turn; the loss is the last.
+        """
+        if not isinstance(batch, Batch):
+            return self.updater(batch)._asdict()
+        losses = self.updater.losses(batch)
+        return {"loss": losses.loss, "keys": batch.keys, "priorities": losses.td.priority}
 
-    def compute_loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler."""
-        return self.loss_from(batch, None)
+    def compute_loss(self, batch: Batch, next_values: NextValues) -> Losses:
+        """Return the loss of a batch: the one method that an idea which fits no part overrides.
 
-    def loss_from(self, batch: Batch, answer: Any) -> dict[str, Tensor]:
-        """Return `compute_loss` from what `bootstrap.ask` said of the batch; None asks now."""
-        self.online.sample_noise()
-        self.target.sample_noise()
-        with onednn_products():
-            loss, td = self.loss_of(batch, self.online, self.target, self.bootstrap, answer)
+        Args:
+            batch: The transitions.
+            next_values: What the target network says of them.
+        """
+        with torch.no_grad():
+            target = self.bootstrap.target(batch, self.online, next_values)
+        td = self.online.head.td_loss(self.online(batch.observation), batch.action, target)
+        return Losses((batch.weights * td.loss).mean(), td)  # importance weights act here only
+
+    def look_at(self, batch: Batch, losses: Losses) -> None:
+        """Remember a loss until the gradients have been looked at, too; measure if it is logged."""
         if self._trainer is not None:  # else nobody would look at it
-            self.finite.note(batch, td.loss, loss)
+            self.finite.note(batch, losses.td.loss, losses.loss)
         if self._is_logging_step():
-            self.statistics = batch_statistics(batch, self.online, loss, td)
-        return {"loss": loss, "keys": batch.keys, "priorities": td.priority}
+            self.statistics = batch_statistics(batch, self.online, losses)
+
+    def optimize(self, loss: Tensor) -> None:
+        """Make one learner step of a loss, in the place of the Trainer (manual optimisation)."""
+        optimizer: Any = self.optimizers()
+        scheduler: Any = self.lr_schedulers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.configure_gradient_clipping(optimizer)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        self.move_target(self.trainer.global_step)
+
+    def steps_until_target_moves(self) -> int:
+        """Return for how many learner steps the target network certainly stays as it is."""
+        period = self.target_update_period_learner_steps
+        own = is_overridden("move_target", self, DQN)
+        return 1 if own else period - self.trainer.global_step % period
 
     def configure_gradient_clipping(
         self,
@@ -226,7 +266,7 @@ class DQN(L.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip as the Trainer's `gradient_clip_val` says; stop if loss or norm are not finite.
+        """Clip to `gradient_clip_norm`, or as the Trainer says; stop if a norm is not finite.
 
         Lightning's own clipping refuses fused optimizers under bf16; the norm is needed anyway.
         """
@@ -234,6 +274,8 @@ class DQN(L.LightningModule):
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             # Lightning leaves it to fused optimizers; unscaled here, they do not unscale again.
             scaler.unscale_(optimizer)
+        if self.gradient_clip_norm is not None:
+            gradient_clip_val, gradient_clip_algorithm = self.gradient_clip_norm, "norm"
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         needs_norm = gradient_clip_val or self._is_logging_step()
@@ -288,6 +330,28 @@ class DQN(L.LightningModule):
     def _is_logging_step(self) -> bool:
         trainer = self._trainer  # None where a user calls training_step by hand
         return trainer is not None and is_logging_step(trainer, trainer.global_step + 1)
+
+
+@torch.no_grad()
+def batch_statistics(batch: Batch, online: QNetwork, losses: Losses) -> dict[str, Tensor]:
+    """Return what is logged of a batch, at the price of one more look at its observations.
+
+    Args:
+        batch: The transitions.
+        online: The network that learns, before its update.
+        losses: Of the batch.
+    """
+    td = losses.td
+    best = masked(online.q_values(batch.observation), batch.action_mask).argmax(dim=1)
+    return {
+        "train/loss": losses.loss.detach(),
+        "train/td_error_mean": (td.prediction - td.target).abs().mean(),
+        "train/q_mean": td.prediction.mean(),
+        "train/target_mean": td.target.mean(),
+        "train/target_minus_q_mean": (td.target - td.prediction).mean(),
+        "train/reward_mean": batch.reward.mean(),
+        "train/greedy_fraction": (best == batch.action).float().mean(),
+    }
 
 
 def _as_spec(spec: EnvSpec | Mapping[str, Any] | None) -> EnvSpec | None:

@@ -8,13 +8,14 @@ from lrl.networks.encoders import (
     MLPEncoder,
     NatureEncoder,
 )
-from lrl.networks.heads import Head, ReturnDistribution, ScalarHead, Target, TDLoss
+from lrl.networks.heads import BellmanTarget, Head, ReturnDistribution, ScalarHead, TDLoss
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.linear import Linear, onednn_products
 from lrl.networks.q_network import NetworkRecipe, QNetwork
 from lrl.networks.quantile_heads import ImplicitQuantileHead, QuantileHead
 
 __all__ = [
+    "BellmanTarget",
     "CategoricalHead",
     "ConvEncoder",
     "Encoder",
@@ -31,6 +32,5 @@ __all__ = [
     "ReturnDistribution",
     "ScalarHead",
     "TDLoss",
-    "Target",
     "onednn_products",
 ]

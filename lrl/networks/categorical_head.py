@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lrl.functional.distributional import project_categorical, select_action_distribution
-from lrl.networks.heads import LayeredHead, ReturnDistribution, Target, TDLoss
+from lrl.networks.heads import BellmanTarget, LayeredHead, ReturnDistribution, TDLoss
 from lrl.types import ConfigError
 
 
@@ -75,7 +75,7 @@ class CategoricalHead(LayeredHead):
             self.unrescaled(self.support).expand_as(probabilities), probabilities
         )
 
-    def td_loss(self, values: Tensor, action: Tensor, target: Target) -> TDLoss:
+    def td_loss(self, values: Tensor, action: Tensor, target: BellmanTarget) -> TDLoss:
         """Return the cross entropy to the projected target; see `Head.td_loss` for shapes."""
         log_probabilities = select_action_distribution(values, action).log_softmax(dim=-1)
         goal = self._project(target).detach()
@@ -84,7 +84,7 @@ class CategoricalHead(LayeredHead):
         prediction = (log_probabilities.detach().exp() * self.support).sum(dim=-1)
         return TDLoss(loss, divergence, prediction, (goal * self.support).sum(dim=-1))
 
-    def _project(self, target: Target) -> Tensor:
+    def _project(self, target: BellmanTarget) -> Tensor:
         """Return the target's probabilities of the atoms, `[batch, atoms]`."""
         # Where no bonus tells next actions apart, they share their atoms: mixed before projected.
         probabilities = target.next_policy.unsqueeze(-1) * target.next_values.softmax(dim=-1)

@@ -30,7 +30,7 @@ class TDLoss(NamedTuple):
     target: Tensor
 
 
-class Target(NamedTuple):
+class BellmanTarget(NamedTuple):
     """What the value of an action is learnt from: one step of Bellman's equation, unevaluated.
 
     Attributes:
@@ -73,7 +73,7 @@ class Head(nn.Module, ABC):
         """Return the expected value of each action, `[batch, actions]`."""
 
     @abstractmethod
-    def td_loss(self, values: Any, action: Tensor, target: Target) -> TDLoss:
+    def td_loss(self, values: Any, action: Tensor, target: BellmanTarget) -> TDLoss:
         """Return the per-sample loss of `values` against the bootstrapped target.
 
         Args:
@@ -210,7 +210,7 @@ class ScalarHead(LayeredHead):
         """Return the values themselves, in units of return."""
         return self.unrescaled(values)
 
-    def td_loss(self, values: Tensor, action: Tensor, target: Target) -> TDLoss:
+    def td_loss(self, values: Tensor, action: Tensor, target: BellmanTarget) -> TDLoss:
         """Return Huber or half squared TD errors; see `Head.td_loss` for shapes."""
         prediction = select_action_value(values, action)
         next_q = self.next_returns(target.next_values, target.next_bonus)

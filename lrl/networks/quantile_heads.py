@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.functional.distributional import quantile_huber, select_action_distribution
-from lrl.networks.heads import LayeredHead, ReturnDistribution, Target, TDLoss
+from lrl.networks.heads import BellmanTarget, LayeredHead, ReturnDistribution, TDLoss
 from lrl.networks.linear import Linear
 from lrl.types import ConfigError
 
@@ -49,7 +49,7 @@ class QuantileLossHead(LayeredHead):
         """Return the quantiles whose means are `q_values`."""
         return self(features)
 
-    def td_loss(self, values: Quantiles, action: Tensor, target: Target) -> TDLoss:
+    def td_loss(self, values: Quantiles, action: Tensor, target: BellmanTarget) -> TDLoss:
         """Return the quantile Huber loss; see `Head.td_loss` for shapes."""
         quantiles = select_action_distribution(values.quantiles, action)
         next_returns = self.next_returns(target.next_values.quantiles, target.next_bonus)

@@ -147,8 +147,10 @@ def _check_device(name: str) -> None:
         )
 
 
-def check_agent_numbers(period_learner_steps: int, tau: float, updates_per_step: int) -> None:
-    """Check the numbers of the agent: of its target network, and updates of a training step.
+def check_agent_numbers(
+    period_learner_steps: int, tau: float, clip_norm: float | None, updates_per_step: int
+) -> None:
+    """Check the numbers of the agent: of its target network, gradients and training steps.
 
     Raises:
         ConfigError: One is out of its range.
@@ -157,6 +159,10 @@ def check_agent_numbers(period_learner_steps: int, tau: float, updates_per_step:
         raise ConfigError(
             "model.target_update_period_learner_steps must be at least 1, got "
             f"{period_learner_steps}"
+        )
+    if clip_norm is not None and not clip_norm > 0:
+        raise ConfigError(
+            f"model.gradient_clip_norm must be above 0, got {clip_norm}; null clips nothing"
         )
     if updates_per_step < 1:
         raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")

@@ -15,8 +15,9 @@ from benchmark.peers.workloads import TASKS
 from lrl.bench import bare, learner
 from lrl.bench.learner import LADDER, PLAIN, TRAINER, WORKLOADS, Side, make_batch, measure
 from lrl.bench.measure import compared, write
+from lrl.learner.bootstrap import ask_target
 from lrl.learner.dqn import DQN
-from lrl.learner.updates import _asked_together
+from lrl.networks import onednn_products
 
 pytestmark = quiet
 
@@ -26,7 +27,7 @@ def test_every_workload_is_an_update(name):
     workload = WORKLOADS[name]
     agent = DQN(workload.encoder, workload.head, env_spec=workload.spec)
     batch = make_batch(workload, seed=0)
-    loss = agent.compute_loss(batch)["loss"]
+    loss = agent.updater.losses(batch).loss
     loss.backward()
     assert loss > 0
     assert len(batch.action) == workload.batch_size
@@ -39,14 +40,15 @@ def test_learning_alone_has_large_products_made_by_onednn(monkeypatch):
     agent, batch = learner.make_module(workload, Side()), make_batch(workload, seed=0)
     agent.act(batch.observation)
     assert len(calls) == 0
-    list(_asked_together(agent, [batch, batch]))
+    with onednn_products():
+        ask_target(agent.bootstrap, agent.target, batch, batch)
     assert len(calls) == 1  # of the target network, for both batches
-    agent.compute_loss(batch)["loss"].backward()
+    agent.updater.losses(batch).loss.backward()
     assert len(calls) == 1 + 2 + 2  # of both networks, and of two gradients
     bare.train(PLAIN["nature"](), [batch])
     assert len(calls) == 5 + 4
     learner.set_up(Side(onednn=False, keeps_memory=False))
-    agent.compute_loss(batch)["loss"].backward()
+    agent.updater.losses(batch).loss.backward()
     assert len(calls) == 9
 
 
@@ -62,7 +64,7 @@ def test_plain_torch_learns_the_same(name):
     optimizer = agent.configure_optimizers()
     for batch in batches:
         optimizer.zero_grad()
-        agent.compute_loss(batch)["loss"].backward()
+        agent.updater.losses(batch).loss.backward()
         optimizer.step()
     for ours, theirs, first in zip(
         agent.online.parameters(), plain.parameters(), before, strict=True

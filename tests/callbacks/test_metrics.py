@@ -386,7 +386,7 @@ class SlowEvaluation(L.Callback):
 def test_what_stops_training_is_in_no_speed(tmp_path, monkeypatch, what):
     def speeds(seconds: float) -> list[dict[str, float]]:
         clock = Clock()
-        for module in ("callbacks.throughput", "callbacks.video", "learner.dataset"):
+        for module in ("callbacks.metrics", "callbacks.video", "learner.dataset"):
             monkeypatch.setattr(f"lrl.{module}.time", clock)
 
         def film(self: EpisodeVideo, *_: Any) -> None:

@@ -181,7 +181,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What requests take for the time; waiting takes real time beside it."""
     made = Clock()
     for module in ("requests", "request_queue"):
-        monkeypatch.setattr(f"lrl.transport.{module}.time", made.module)
+        monkeypatch.setattr(f"lrl.inference.{module}.time", made.module)
     return made
 
 

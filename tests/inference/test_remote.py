@@ -79,7 +79,7 @@ def test_a_call_returns_values_and_version(policy, slots):
 
 def test_what_was_asked_ahead_is_used_by_the_call_with_the_same_array(policy, slots):
     queue, observation = RequestQueue(slots, 1), signed(1, 5)
-    policy.ask(observation)
+    policy.prefetch(observation)
     echo(queue, take_all(queue), version=2)
     values, version = policy(observation)  # answered already: nobody serves any more
     assert (values.tolist(), version) == ([[1, 5]], 2)
@@ -90,7 +90,7 @@ def test_what_was_asked_ahead_is_used_by_the_call_with_the_same_array(policy, sl
 @pytest.mark.parametrize("answered", [False, True])
 def test_what_was_asked_ahead_is_not_used_for_another_array(policy, slots, answered):
     queue, first = RequestQueue(slots, 1), signed(1, 5)
-    policy.ask(first)
+    policy.prefetch(first)
     if answered:
         echo(queue, take_all(queue))
     queue.collect(0.001)
@@ -103,7 +103,7 @@ def test_what_was_asked_ahead_is_not_used_for_another_array(policy, slots, answe
 def test_an_answer_is_used_once_though_the_array_is_the_same(policy, slots):
     """Environments may write every observation into one array."""
     queue, observation = RequestQueue(slots, 1), signed(1, 5)
-    policy.ask(observation)
+    policy.prefetch(observation)
     echo(queue, take_all(queue))
     policy(observation)
     observation += 1
@@ -159,7 +159,7 @@ def test_failures_are_no_silence(policy, writer, slots):
 
 def test_the_pulse_ends_waiting_when_the_time_of_grace_is_over(channel, writer, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("lrl.inference.remote_policy.time", clock.module)
+    monkeypatch.setattr("lrl.actors.process.time", clock.module)
     pulse = Pulse(writer, grace_seconds=2.0)
     for clock.now in (100.0, 150.0):  # nobody said stop
         pulse()

@@ -81,7 +81,7 @@ def test_counters_tell_of_batches_and_latencies(
 ):
     clock = Clock()
     for module in ("requests", "request_queue"):
-        monkeypatch.setattr(f"lrl.transport.{module}.time", clock.module)
+        monkeypatch.setattr(f"lrl.inference.{module}.time", clock.module)
     queue, actors = RequestQueue(slots, batch_requests=2), requesters(slots)
     for slot in (0, 1, 2):
         actors[slot].ask(signed(slot, 1))

@@ -9,9 +9,10 @@ from lrl.learner.bootstrap import (
     DoubleBootstrap,
     MaxBootstrap,
     MunchausenBootstrap,
+    ask_target,
 )
 from lrl.networks import QNetwork, ScalarHead
-from lrl.networks.heads import Target
+from lrl.networks.heads import BellmanTarget
 from lrl.types import Batch, ConfigError, EnvSpec
 
 NEXT = [[3.0, 2.0], [1.0, 4.0]]
@@ -23,8 +24,11 @@ def network(weight: list[list[float]]) -> QNetwork:
     return network
 
 
-def target_of(rule: BootstrapRule, batch: Batch, online: QNetwork, target: QNetwork) -> Target:
-    return rule(batch, online, rule.ask(batch, target))
+def target_of(
+    rule: BootstrapRule, batch: Batch, online: QNetwork, target: QNetwork
+) -> BellmanTarget:
+    (next_values,) = ask_target(rule, target, batch)
+    return rule.target(batch, online, next_values)
 
 
 def batch(**masks: torch.Tensor) -> Batch:

@@ -48,6 +48,7 @@ def test_it_holds_tensors_and_plain_types(checkpoint: tuple[DQN, Path]):
         },
         "target_update_period_learner_steps": 3,
         "target_update_tau": 0.5,
+        "gradient_clip_norm": None,
         "updates_per_step": 1,
         "compile_loss": False,
         "env_spec": {

@@ -6,14 +6,16 @@ import pickle
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
-from helpers.training_runs import make_run, quiet, small_agent
+from helpers.training_runs import make_run, quiet
 
 from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
+from lrl.learner.bootstrap import NextValues
 from lrl.learner.dqn import DQN
-from lrl.learner.loss import LossFunction, compiled_loss, weighted_loss
+from lrl.learner.updater import Losses, check_compiler
 from lrl.types import Batch, ConfigError
 
 pytestmark = quiet
@@ -23,7 +25,7 @@ def test_importance_weights_scale_the_rows():
     module = make_module(WORKLOADS["mlp"], Side())
     batch = make_batch(WORKLOADS["mlp"], seed=0)
     batch.weights.uniform_()
-    loss, td = weighted_loss(batch, module.online, module.target, module.bootstrap)
+    loss, td = module.updater.losses(batch)
     assert loss.item() == pytest.approx((batch.weights * td.loss).mean().item())
     assert td.priority.shape == batch.weights.shape
 
@@ -32,15 +34,15 @@ _COMPARED = """
 import os, sys
 import torch
 from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
-from lrl.learner.loss import compiled_loss, weighted_loss
+from lrl.learner.updater import Updater
 from lrl.testing.leftovers import descendants
 
 workload = WORKLOADS[sys.argv[1]]
 module, batch = make_module(workload, Side()), make_batch(workload, seed=0)
 gradients, results = [], []
-for function in (weighted_loss, compiled_loss(module)):
+for compiles in (False, True):
     module.zero_grad()
-    loss, td = function(batch, module.online, module.target, module.bootstrap)
+    loss, td = Updater(module, compiles).losses(batch)
     loss.backward()
     gradients.append([p.grad.clone() for p in module.online.parameters()])
     results.append([loss.detach(), td.priority])
@@ -62,29 +64,27 @@ def test_compiled_it_is_the_same_and_leaves_no_process(name):
     assert ended.stdout == "the same\n", ended.stderr
 
 
+class CountedLoss(DQN):
+    calls = 0
+
+    def compute_loss(self, batch: Batch, next_values: NextValues) -> Losses:
+        self.calls += 1
+        return super().compute_loss(batch, next_values)
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_run_learns_by_the_compiled_loss_if_asked_to(tmp_path, monkeypatch, asked):
-    calls: list[Batch] = []
+    compiled = []
 
-    def compiled(module: DQN) -> LossFunction:
-        assert module.device.type == "cpu"
-        return lambda batch, *rest: (calls.append(batch), weighted_loss(batch, *rest))[1]
+    def compile_function(function: Any) -> Any:
+        return lambda *arguments: (compiled.append(arguments), function(*arguments))[1]
 
-    monkeypatch.setattr("lrl.learner.dqn.compiled_loss", compiled)
-    run = make_run(tmp_path, module=small_agent(compile_loss=asked), max_steps=3).fit()
-    assert len(calls) == (3 if asked else 0)
-    assert pickle.loads(pickle.dumps(run.module)).loss_of is weighted_loss
-
-
-class OwnLoss(DQN):
-    def compute_loss(self, batch: Batch) -> dict[str, torch.Tensor]:
-        return super().compute_loss(batch)
-
-
-def test_a_loss_of_your_own_is_not_compiled(tmp_path):
-    run = make_run(tmp_path, module=OwnLoss(compile_loss=True), max_steps=3)
-    with pytest.raises(ConfigError, match="OwnLoss has a compute_loss of its own"):
-        run.fit()
+    monkeypatch.setattr(torch, "compile", compile_function)
+    agent = CountedLoss(compile_loss=asked)
+    run = make_run(tmp_path, module=agent, max_steps=3).fit()
+    assert len(compiled) == (3 if asked else 0)
+    assert agent.calls == 3  # a loss of your own is compiled, too
+    assert pickle.loads(pickle.dumps(run.module)).updater._compiled is None  # nobody can pickle it
 
 
 def test_without_a_compiler_it_says_so(monkeypatch):
@@ -92,10 +92,10 @@ def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     module = make_module(WORKLOADS["mlp"], Side())
     with pytest.raises(ConfigError, match=r"there is no C\+\+ compiler (g\+\+|clang\+\+|cl):"):
-        compiled_loss(module)
+        check_compiler(module.device)
     monkeypatch.setenv("CXX", "/missing")
     with pytest.raises(ConfigError, match="compiler /missing"):
-        compiled_loss(module)
+        check_compiler(module.device)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no executable scripts")
@@ -106,4 +106,4 @@ def test_a_compiler_that_does_not_work_is_named(monkeypatch, tmp_path, content):
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
     with pytest.raises(ConfigError, match=f"{compiler} --version` fails.: install one"):
-        compiled_loss(make_module(WORKLOADS["mlp"], Side()))
+        check_compiler(torch.device("cpu"))

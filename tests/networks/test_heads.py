@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from lrl.functional.value_rescaling import rescale_value, unrescale_value
 from lrl.networks import (
+    BellmanTarget,
     CategoricalHead,
     Head,
     ImplicitQuantileHead,
     NoisyLinear,
     QuantileHead,
     ScalarHead,
-    Target,
     TDLoss,
 )
 from lrl.networks.quantile_heads import QuantileLossHead
@@ -57,9 +57,9 @@ def leaf(values: Any) -> tuple[Any, Tensor]:
     return values, learning.requires_grad_()
 
 
-def problem(head: Head, **changes: Any) -> tuple[Any, Tensor, Target]:
+def problem(head: Head, **changes: Any) -> tuple[Any, Tensor, BellmanTarget]:
     """Return random values, actions and a target with a soft policy and various discounts."""
-    target = Target(
+    target = BellmanTarget(
         reward=torch.randn(BATCH),
         discount=torch.tensor([0.9, 0.0, 0.99, 0.5, 1.0, 0.81]),
         next_values=head.target_values(2.0 * torch.randn(BATCH, FEATURES)),

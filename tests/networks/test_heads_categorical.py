@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lrl.networks import CategoricalHead, Target
+from lrl.networks import BellmanTarget, CategoricalHead
 from lrl.types import ConfigError
 
 ONE = torch.ones(1)
@@ -20,7 +20,7 @@ def head(actions: int = 2) -> CategoricalHead:
 
 
 def target(next_values: Tensor, policy: list[float], reward: float, discount: float, bonus=None):
-    return Target(reward * ONE, discount * ONE, next_values, torch.tensor([policy]), bonus)
+    return BellmanTarget(reward * ONE, discount * ONE, next_values, torch.tensor([policy]), bonus)
 
 
 NEXT = logits([0.5, 0.0, 0.5], [0.0, 1.0, 0.0])
@@ -75,7 +75,7 @@ def test_mixing_first_equals_projecting_all_actions():
     """Without a bonus the policy is applied before the projection: the fast path."""
     torch.manual_seed(0)
     categorical = CategoricalHead(4, 5, num_atoms=11)
-    fast = Target(
+    fast = BellmanTarget(
         torch.randn(8), torch.rand(8), torch.randn(8, 5, 11), torch.randn(8, 5).softmax(1)
     )
     slow = fast._replace(next_bonus=torch.zeros(8, 5))

@@ -7,17 +7,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lrl.networks import ImplicitQuantileHead, QuantileHead, ScalarHead, Target
+from lrl.networks import BellmanTarget, ImplicitQuantileHead, QuantileHead, ScalarHead
 from lrl.networks.quantile_heads import Quantiles
 from lrl.types import ConfigError
 
 # --- Both -----------------------------------------------------------------------------------
 
 
-def target(next_quantiles: list, policy: list[float], bonus: list[float] | None = None) -> Target:
+def target(
+    next_quantiles: list, policy: list[float], bonus: list[float] | None = None
+) -> BellmanTarget:
     """Return a target of one sample with reward 1 and discount 0.5."""
     values = torch.tensor([next_quantiles])
-    return Target(
+    return BellmanTarget(
         torch.ones(1),
         0.5 * torch.ones(1),
         Quantiles(values, torch.rand(1, values.shape[2])),
@@ -59,7 +61,7 @@ def test_one_quantile_is_half_the_scalar_head():
     head, scalar = QuantileHead(4, 3, num_quantiles=1), ScalarHead(4, 3, "huber")
     values, next_values = 3.0 * torch.randn(2, 8, 3)
     action, policy = torch.arange(8) % 3, torch.randn(8, 3).softmax(1)
-    other = Target(torch.randn(8), torch.rand(8), next_values, policy, torch.rand(8, 3))
+    other = BellmanTarget(torch.randn(8), torch.rand(8), next_values, policy, torch.rand(8, 3))
     expected = scalar.td_loss(values, action, other)
     ours = other._replace(next_values=Quantiles(next_values.unsqueeze(2), head.taus))
     actual = head.td_loss(Quantiles(values.unsqueeze(2), head.taus), action, ours)
@@ -179,7 +181,7 @@ def test_implicit_quantiles_can_be_learnt():
     features, action, zeros = torch.ones(32, 16), torch.zeros(32).long(), torch.zeros(32)
     next_values, policy = head.target_values(features), torch.ones(32, 1)
     for _ in range(200):
-        goal = Target(torch.rand(32), zeros, next_values, policy)
+        goal = BellmanTarget(torch.rand(32), zeros, next_values, policy)
         loss = head.td_loss(head(features), action, goal).loss.mean()
         optimizer.zero_grad()
         loss.backward()

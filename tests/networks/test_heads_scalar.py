@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from lrl.functional.bootstrap import greedy_policy
-from lrl.networks import ScalarHead, Target
+from lrl.networks import BellmanTarget, ScalarHead
 from lrl.types import ConfigError
 
 VALUES = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]])
 ACTION = torch.tensor([1, 0, 0])
 NEXT_VALUES = torch.tensor([[5.0, 1.0], [7.0, 9.0], [2.0, 3.0]])
-TARGET = Target(
+TARGET = BellmanTarget(
     reward=torch.tensor([1.0, -1.0, 0.25]),
     discount=torch.tensor([0.5, 0.0, 0.25]),
     next_values=NEXT_VALUES,

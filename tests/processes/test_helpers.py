@@ -122,7 +122,7 @@ def test_the_fork_servers_socket_has_no_name(learner, tmp_path, monkeypatch):
 SCRIPT = """
 import multiprocessing, os, signal, time
 from multiprocessing import forkserver, resource_tracker
-from lrl.actors import helpers
+from lrl.processes import helpers
 if __name__ == "__main__":
     context = multiprocessing.get_context("forkserver")
     child = context.Process(target=time.sleep, args=(100,), daemon=True)

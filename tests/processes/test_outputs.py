@@ -14,7 +14,7 @@ from helpers.training_runs import environment_for_subprocess
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="has no /dev/full")
 SAY = """
 import sys
-from lrl import outputs
+from lrl.processes import outputs
 outputs.guard()
 {}
 for stream in (sys.stdout, sys.stderr):

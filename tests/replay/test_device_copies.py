@@ -70,20 +70,19 @@ def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag:
     made, arrived, lags = [], [], []
     update = ReplayBuffer.update_priorities
     agent: Any = small_agent(updates_per_step=updates)
-    compute_loss = agent.compute_loss
+    look_at = agent.look_at
 
     def note(self: ReplayBuffer, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         parts = zip(keys.split(8), priorities.split(8), strict=True)  # of one update each
         arrived.extend((part.tolist(), of_part.tolist()) for part, of_part in parts)
         update(self, keys, priorities)
 
-    def compute(batch: Any) -> Any:
-        output = compute_loss(batch)
-        made.append((output["keys"].tolist(), output["priorities"].tolist()))
-        return output
+    def look(batch: Any, losses: Any) -> None:
+        made.append((batch.keys.tolist(), losses.td.priority.tolist()))
+        look_at(batch, losses)
 
     monkeypatch.setattr(ReplayBuffer, "update_priorities", note)
-    agent.compute_loss = compute
+    agent.look_at = look
     callback = PriorityUpdate()
     callback.lag_batches = lag  # as on a GPU
     make_run(

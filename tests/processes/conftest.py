@@ -1,0 +1,3 @@
+"""The fixture of the manager's tests."""
+
+from helpers.learner_fixture import learner as learner

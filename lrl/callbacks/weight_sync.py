@@ -54,7 +54,7 @@ class WeightSync(L.Callback):
             raise ConfigError(
                 f"sync_period_learner_steps is {self.asked_period}, but actors.num_actors "
                 "is 0 (synchronous mode), where it would do nothing, since acting takes the newest "
-                "weights: leave it out, or give the run configs/system/synchronous.yaml last"
+                "weights: leave it out, or give the run --config recipe:system/synchronous last"
             )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

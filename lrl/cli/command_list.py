@@ -9,10 +9,12 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lrl.cli import recipes
+
 
 @dataclass(frozen=True)
 class Command:
-    """A line of help and, beside LightningCLI's own commands, a module that is imported for it.
+    """A line of help and, unless LightningCLI or `answer` knows the command, a module for it.
 
     The module has a function of the command's name, which takes what it needs by name; `ckpt_path`,
     a path or a sequence of paths, may be `best` or `last`. Its docstring is the command's help.
@@ -28,6 +30,7 @@ COMMANDS = {
     "test": Command("play episodes of other seeds, and print the score"),
     "evaluate": Command("score checkpoints, with statistics and files", "lrl.report.evaluate"),
     "play": Command("film the agent of a checkpoint", "lrl.video.play"),
+    "recipes": Command("list, show or copy the recipes that come with lrl"),
     "bench": Command("measure the parts of lrl on this machine", "lrl.bench.command"),
 }
 _OPTIONS = {
@@ -38,12 +41,12 @@ _OPTIONS = {
 
 
 def own_commands() -> dict[str, str]:
-    """Return the modules of the commands that are not LightningCLI's."""
+    """Return the modules of the commands that have one."""
     return {name: command.module for name, command in COMMANDS.items() if command.module}
 
 
 def answer(arguments: Sequence[str]) -> tuple[str, int] | None:
-    """Return what to print and the exit code, if the list of commands is all that is needed.
+    """Return what to print and the exit code, if the lists here and of recipes are enough.
 
     Args:
         arguments: Of the command line, without the program's name.
@@ -51,6 +54,8 @@ def answer(arguments: Sequence[str]) -> tuple[str, int] | None:
     words = [argument for argument in arguments if argument != "--safe"]
     if not words or words[0] in ("-h", "--help", "help"):
         return overview(), 0
+    if words[0] == "recipes":
+        return recipes.answer(words[1:])
     if words[0].startswith("-") or words[0] in COMMANDS:
         return None
     near = difflib.get_close_matches(words[0], COMMANDS, 1, 0.5)
@@ -73,7 +78,7 @@ def overview() -> str:
             *lines,
             "",
             "lrl COMMAND --help lists the settings of a command. To begin with:",
-            "  lrl fit --config configs/cartpole.yaml",
+            "  lrl fit --config recipe:cartpole",
         ]
     )
 

@@ -25,6 +25,7 @@ from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
 from lrl.cli.messages import check_settings
+from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
 from lrl.learner import DQN, ReplayDataModule
@@ -265,6 +266,7 @@ def run() -> int:
     set_parsing_settings(docstring_parse_attribute_docstrings=True, **safety.parser_settings())
     outcome = Outcome()
     try:
+        sys.argv[1:] = with_paths(sys.argv[1:])  # in place: ranks are started with the same
         with ending.raising(), outcome.tidied():
             LrlCLI(outcome)
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:

@@ -2,7 +2,7 @@
 
 Two scores compare only if they were measured under one protocol: with repeated actions, all 18
 actions or an episode six times as long, an equal agent scores differently. A recipe takes a
-protocol as an overlay, `--config configs/protocol/machado_2018.yaml`, a script from `PROTOCOLS`.
+protocol as an overlay, `--config recipe:protocol/machado_2018`, a script from `PROTOCOLS`.
 """
 
 from __future__ import annotations

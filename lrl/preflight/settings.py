@@ -86,7 +86,7 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
         if value != default:
             raise ConfigError(
                 f"{name} is {value}, but actors.num_actors is 0 (synchronous mode), where it would "
-                "do nothing: leave it out, or give the run configs/system/synchronous.yaml last"
+                "do nothing: leave it out, or give the run --config recipe:system/synchronous last"
             )
 
 

@@ -185,7 +185,7 @@ def test_a_misspelt_command_is_told_the_nearest_and_all(command, typed, meant):
 
 
 def test_the_list_names_the_commands_there_are(command):
-    assert set(LrlCLI.subcommands()) | set(own_commands()) == set(COMMANDS)
+    assert {*LrlCLI.subcommands(), *own_commands(), "recipes"} == set(COMMANDS)
 
 
 def test_modules_in_the_current_folder_are_found_after_all_others(monkeypatch, tmp_path):

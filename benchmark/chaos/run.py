@@ -31,8 +31,8 @@ from lrl import (
     ReplayDataModule,
 )
 from lrl.actors.manager import ActorManager
+from lrl.learner.actor_pools import ProcessPool
 from lrl.learner.datamodule import dataset_of
-from lrl.learner.sources import AsynchronousSource
 from lrl.networks import MLPEncoder
 from lrl.testing import Ledger, LedgerEnv
 
@@ -112,7 +112,7 @@ class Auditor(L.Callback):
     ) -> None:
         self.seconds, self.ledger, self.progress = seconds, ledger, progress
         self.attacker: Attacker | None = None
-        self.source: AsynchronousSource | None = None
+        self.pool: ProcessPool | None = None
         self.began = self.ended = self._reported = 0.0
         self.env_steps = 0
         self._attack = attack
@@ -128,10 +128,10 @@ class Auditor(L.Callback):
         """Check what is new."""
         dataset, now = dataset_of(trainer), time.monotonic()
         if self.attacker is None:
-            assert isinstance(dataset.source, AsynchronousSource)
-            self.source, self.began = dataset.source, now
-            self.ledger.slot = dataset.source.manager.first_slot
-            self.attacker = attacker = self._attack(dataset.source.manager)
+            assert isinstance(dataset.pool, ProcessPool)
+            self.pool, self.began = dataset.pool, now
+            self.ledger.slot = dataset.pool.manager.first_slot
+            self.attacker = attacker = self._attack(dataset.pool.manager)
             attacker.start()
         if trainer.global_step % _LOOK_PERIOD == 0:
             self.ledger.take_new(dataset.replay.streams)
@@ -223,9 +223,9 @@ def train_under_attack(
 
 def _counts(trainer: L.Trainer, data: ReplayDataModule, auditor: Auditor) -> dict[str, float]:
     assert data.dataset is not None
-    assert auditor.source is not None
+    assert auditor.pool is not None
     assert auditor.attacker is not None
-    streams, manager = data.dataset.replay.streams, auditor.source.manager
+    streams, manager = data.dataset.replay.streams, auditor.pool.manager
     auditor.ledger.take_new(streams)
     entries = manager.queue.ledger()
     totals = manager.queue.totals()

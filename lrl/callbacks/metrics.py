@@ -13,7 +13,7 @@ from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import WeightSync
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.sources import mean
+from lrl.learner.rollout_statistics import mean
 from lrl.preflight.ranks import sum_of_ranks
 from lrl.preflight.settings import is_logging_step
 
@@ -84,8 +84,8 @@ class Throughput(L.Callback):
 
     def _collect(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, float]:
         dataset = dataset_of(trainer)
-        source = dataset.source
-        assert source is not None
+        assert dataset.pool is not None
+        pool, rollout = dataset.pool.counts(), dataset.rollout
         module: Any = pl_module
         metrics = {name: float(value) for name, value in module.statistics.items()}
         metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
@@ -94,9 +94,9 @@ class Throughput(L.Callback):
             [
                 dataset.env_steps,
                 dataset.episodes,
-                source.rows_received,
-                source.rows_dropped,
-                source.actor_restarts,
+                dataset.rows_received,
+                pool.rows_dropped,
+                pool.restarts,
             ],
             dtype=torch.float64,
             device=pl_module.device,
@@ -110,25 +110,25 @@ class Throughput(L.Callback):
         metrics["count/rows_dropped"] = dropped
         metrics["count/actor_restarts"] = restarts
         metrics["rollout/episodes"] = episodes
-        if source.rollout.returns:
-            metrics["rollout/return_mean"] = mean(source.rollout.returns)
-            metrics["rollout/length_mean"] = mean(source.rollout.lengths)
-            metrics["rollout/start_value_mean"] = mean(source.rollout.start_values)
+        if rollout.returns:
+            metrics["rollout/return_mean"] = mean(rollout.returns)
+            metrics["rollout/length_mean"] = mean(rollout.lengths)
+            metrics["rollout/start_value_mean"] = mean(rollout.start_values)
         metrics["replay/size"] = float(len(dataset.replay))
         metrics.update(dataset.replay.metrics())
-        metrics.update(source.metrics())
-        metrics["transport/queue_fill"] = source.queue_fill
+        metrics.update(dataset.pool.metrics())
+        metrics["transport/queue_fill"] = pool.queue_fill
         metrics["sync/policy_version"] = float(
             self.weight_sync.policy_version if self.weight_sync else trainer.global_step
         )
-        metrics["sync/policy_lag_mean"] = source.rollout.take_lag_mean()
+        metrics["sync/policy_lag_mean"] = rollout.take_lag_mean()
         metrics.update(self._speeds(trainer, dataset, env_steps))
         return metrics
 
     def _totals(
         self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
     ) -> dict[str, float]:
-        statistics = dataset.source.statistics() if dataset.source else []
+        statistics = dataset.pool.counts().actors if dataset.pool else []
         stopped = self.evaluate_seconds + (self.video.seconds if self.video else 0.0)
         return {
             "seconds": time.perf_counter() - stopped,

@@ -109,10 +109,10 @@ class RunSummary(L.Callback):
         """
         datamodule = datamodule_of(trainer)
         dataset = datamodule.dataset
-        if self._folder is None or dataset is None or dataset.source is None:
+        if self._folder is None or dataset is None or dataset.pool is None:
             return
         seconds = time.monotonic() - self._started
-        actors: list[ActorStatistics] = dataset.source.statistics()
+        actors = dataset.pool.counts().actors
         session_learner_steps = trainer.global_step - self._first_learner_step
         counts = counts or [own * trainer.world_size for own in _own_counts(trainer)]
         env_steps, session_env_steps, episodes = map(int, counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -13,21 +14,19 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
-from lrl.actors.policy import publish_weights
-from lrl.actors.slot import ActorSlot
+from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
 from lrl.checkpoints.stamp import make_stamp
-from lrl.envs import EnvConfig, make_spec
+from lrl.envs import EnvConfig, RestorableEnvs, make_envs, make_spec
 from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig, check_same_spaces
 from lrl.evaluation.loader import EvaluationLoader
 from lrl.inference.config import InferenceConfig
+from lrl.learner.actor_pools import ActorPool, LocalPool, ProcessPool
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.launch import start_source
 from lrl.learner.quiet import quieten
-from lrl.learner.sources import Source
-from lrl.networks.q_network import QNetwork, vector_size
+from lrl.networks import QNetwork
 from lrl.parts.recipe import blamed_on
 from lrl.preflight.cores import MOST_THREADS, share_cores
-from lrl.preflight.devices import check_replay_device
+from lrl.preflight.devices import check_replay_device, of_this_rank
 from lrl.preflight.machine import check_machine
 from lrl.preflight.ranks import announce_ranks, minimum_of_ranks
 from lrl.preflight.settings import (
@@ -35,13 +34,13 @@ from lrl.preflight.settings import (
     check_inference,
     check_synchronous,
     evaluates_in_background,
+    saves_replay,
 )
 from lrl.preflight.trainer import check_trainer
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
 from lrl.processes.memory import keep_freed_memory
 from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
-from lrl.transport import WeightStore
 from lrl.types import Batch, ConfigError, EnvSpec
 
 
@@ -98,7 +97,6 @@ class ReplayDataModule(L.LightningDataModule):
         self.learner_threads = learner_threads
         self.seed = seed
         self.dataset: ReplayDataset | None = None
-        self.store: WeightStore | None = None
         self._env_spec: EnvSpec | None = None
         self._threads_before: int | None = None
         self.threads = torch.get_num_threads()
@@ -206,10 +204,11 @@ class ReplayDataModule(L.LightningDataModule):
             replay,
             limiter,
             self.replay.batch_size,
-            self._start_source,
+            self._start_pool,
             self.check,
             pin_memory=on_gpu and self.replay.device == "cpu",
             rank=self._trainer().global_rank,
+            learner_steps=lambda: self._trainer().global_step,
             anneal=anneal,
             updates_per_step=getattr(self._trainer().lightning_module, "updates_per_step", 1),
         )
@@ -233,9 +232,9 @@ class ReplayDataModule(L.LightningDataModule):
         return float(self.exploration.epsilons(env_steps, np.arange(total), total).mean())
 
     def publish(self, network: QNetwork, version: int) -> None:
-        """Give the actors new weights; without actors in the background there is nothing to do."""
-        if self.store is not None:
-            publish_weights(network, self.store, version)
+        """Give the actors new weights."""
+        if self.dataset is not None and self.dataset.pool is not None:
+            self.dataset.pool.publish(network, version)
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
@@ -301,12 +300,42 @@ class ReplayDataModule(L.LightningDataModule):
             )
         return self.trainer
 
-    def _start_source(self, dataset: ReplayDataset) -> Source:
-        module: Any = self._trainer().lightning_module
-        if self.actors.num_actors > 0:
-            self.store = WeightStore(vector_size(module.online))
-            self.publish(module.online, self._trainer().global_step)
-        return start_source(self, module, dataset)
+    def _start_pool(self, dataset: ReplayDataset) -> ActorPool:
+        """Build and start what makes rows, now that weights and counters have been restored."""
+        trainer, slot = self._trainer(), self.slot
+        module: Any = trainer.lightning_module
+        if slot.world_size > 1:
+            # Each rank draws noise and levels of its own, which are not those of its first actor.
+            torch.manual_seed(slot.policy_seed() + 1)
+        pool = self._local_pool(dataset) if self.actors.num_actors == 0 else self._process_pool()
+        pool.start(module.online, dataset.env_steps_offset * slot.world_size)
+        return pool
+
+    def _local_pool(self, dataset: ReplayDataset) -> LocalPool:
+        trainer, count = self._trainer(), self.actors.envs_per_actor
+        if saves_replay(trainer) or dataset.restores_actor:  # single ones can be saved
+            singles = [make_envs(self.env, 1, training=True) for _ in range(count)]
+            envs = RestorableEnvs(singles, TRAINING_SEED_FLOOR)
+        else:  # the learner waits while they step
+            envs = make_envs(self.env, count, training=True, num_threads=torch.get_num_threads())
+        return LocalPool(
+            envs, self.exploration, self.slot, lambda: trainer.global_step, self.env.reward_clip
+        )
+
+    def _process_pool(self) -> ProcessPool:
+        trainer: Any = self._trainer()
+        learner = trainer.strategy.root_device
+        devices = (of_this_rank(n, learner, trainer.local_rank) for n in self.inference.devices)
+        return ProcessPool(
+            self.actors,
+            self.env,
+            self.env_spec,
+            self.exploration,
+            self.slot,
+            trainer.lightning_module.network_recipe,
+            dataclasses.replace(self.inference, devices=tuple(devices)),
+            version=trainer.global_step,
+        )
 
     def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
         return EvaluationLoader(

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from lrl.checkpoints.generators import generator_states, load_generator_states
-from lrl.learner.sources import Source
+from lrl.learner.actor_pools import ActorPool, Delivery
+from lrl.learner.rollout_statistics import RolloutStatistics
 from lrl.replay import RateLimiter, ReplayBuffer
 from lrl.types import Batch, ConfigError
 
@@ -31,13 +32,14 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
     and at signals.
 
     Args:
-        replay: Filled by the source, sampled here.
+        replay: Filled from the pool, sampled here.
         limiter: Holds the ratio of learning to acting.
         batch_size: Transitions in a batch.
-        start_source: Builds the source of rows at the first batch.
+        start_pool: Builds the actor pool and starts it, at the first batch.
         check: Called while waiting and before each draw; raises when the run should stop.
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
+        learner_steps: Returns the learner steps so far, in which policy lag is measured.
         anneal: Called before each draw; sets what changes in the replay during a run.
         updates_per_step: Batches of one training step; more than one come as a tuple.
 
@@ -52,10 +54,11 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         replay: ReplayBuffer,
         limiter: RateLimiter,
         batch_size: int,
-        start_source: Callable[[ReplayDataset], Source],
+        start_pool: Callable[[ReplayDataset], ActorPool],
         check: Callable[[], object] = lambda: None,
         pin_memory: bool = False,
         rank: int = 0,
+        learner_steps: Callable[[], int] = lambda: 0,
         anneal: Callable[[], object] = lambda: None,
         updates_per_step: int = 1,
     ) -> None:
@@ -68,9 +71,12 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self.first_incarnation = 0
         self.wait_seconds = 0.0
         self.sample_seconds = 0.0
-        self.source: Source | None = None
-        self._start_source = start_source
+        self.pool: ActorPool | None = None
+        self.rollout = RolloutStatistics()
+        self.rows_received = 0
+        self._start_pool = start_pool
         self._check = check
+        self._learner_steps = learner_steps
         self._anneal = anneal
         self._pin_memory = pin_memory
         self._rank = rank
@@ -78,13 +84,13 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self._closed = False
         self.saved_replay = ""
         self.replay_to_restore = ""
-        self._source_state: dict[str, Any] = {}
+        self._pool_state: dict[str, Any] = {}
         self._generators: dict[str, Any] | None = None  # until the source has started
 
     @property
     def restores_actor(self) -> bool:
         """Whether the actor of the synchronous mode goes on within its episodes."""
-        return bool(self._source_state.get("actor"))
+        return bool(self._pool_state)
 
     @property
     def env_steps(self) -> int:
@@ -94,7 +100,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
     @property
     def episodes(self) -> int:
         """Episodes finished over the whole run."""
-        return self.episodes_offset + (self.source.rollout.episodes if self.source else 0)
+        return self.episodes_offset + self.rollout.episodes
 
     def __iter__(self) -> Iterator[Batch | tuple[Batch, ...]]:
         """Return the one continuing stream.
@@ -131,11 +137,11 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         """Return as many batches as are earned, at least one: drawn together they cost less."""
         self._check()  # before actors are started for a run that is over
         try:
-            source = self.start()
-            source.take_waiting()
+            pool = self.start()
+            self._take_waiting(pool)
             self._anneal()  # before waiting: a longer window may take rows out
             if not self._can_sample():
-                self._wait(source)
+                self._wait(pool)
         except RuntimeError:
             self._check()  # a signal to the whole process group ends actors and their helpers, too
             raise
@@ -151,24 +157,48 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self.sample_seconds += time.perf_counter() - started
         return batches
 
-    def start(self) -> Source:
-        """Start the actors, once; returns their source."""
+    def start(self) -> ActorPool:
+        """Start the actors, once; returns their pool."""
         if self._closed:
             raise RuntimeError("the dataset is closed; build a new datamodule to train again")
-        if self.source is None:
-            self.source = self._start_source(self)
-            if self._source_state:
-                self.source.load_state_dict(self._source_state)
+        if self.pool is None:
+            self.pool = self._start_pool(self)
+            if self._pool_state:
+                self.pool.load_state_dict(self._pool_state)
             if self._generators is not None:  # at last, since all before may have drawn from them
                 load_generator_states(self._generators)
                 self._generators = None
-        return self.source
+        return self.pool
 
     def close(self) -> None:
-        """Stop the actors; idempotent."""
+        """Stop the actors, whose last rows are kept; idempotent."""
         self._closed = True
-        if self.source is not None:
-            self.source.close()
+        if self.pool is not None:
+            self.pool.close(self._take)
+
+    def _take(self, delivery: Delivery) -> None:
+        before = self.replay.env_steps_inserted
+        for rows in delivery.rows:
+            self.replay.append(rows)
+            self.rows_received += len(rows)
+            self.rollout.add_lag(rows, self._learner_steps())
+        for episode in delivery.episodes:
+            self.rollout.add_episode(*episode)
+        if not self._closed:  # the last rows of a run, which nothing is learnt from
+            self.limiter.record_insert(self.replay.env_steps_inserted - before)
+
+    def _take_waiting(self, pool: ActorPool) -> None:
+        """Take what has arrived, as far as the rate limiter lets it."""
+        pool.check()
+        if self._may_insert():
+            for delivery in pool.poll(0.0):
+                self._take(delivery)
+                if not self._may_insert():
+                    break
+
+    def _may_insert(self) -> bool:
+        # A limiter that is satisfied with too few rows for one complete window must not starve it.
+        return self.limiter.can_insert() or not self.replay.can_sample()
 
     def _can_sample(self) -> bool:
         return (
@@ -177,16 +207,20 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
             and self.replay.can_sample()
         )
 
-    def _wait(self, source: Source) -> None:
+    def _wait(self, pool: ActorPool) -> None:
         started = time.perf_counter()
         while not self._can_sample():
             self._check()
             pause = self.limiter.seconds_until_next_step()
             if pause > 0:
                 time.sleep(min(pause, _WAIT_SECONDS))
-                source.take_waiting()
-            else:
-                source.wait(_WAIT_SECONDS)
+                self._take_waiting(pool)
+                continue
+            pool.check()
+            for delivery in pool.poll(_WAIT_SECONDS):
+                self._take(delivery)
+                if self._can_sample():
+                    break
         self.wait_seconds += time.perf_counter() - started
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,7 +251,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         return {
             **self._counters(),
             "limiter": self.limiter.state_dict(),
-            "source": self.source.state_dict() if self.source else self._source_state,
+            "source": self._latest_pool_state(),
             "generators": self._generators or generator_states(),
         }
 
@@ -226,10 +260,16 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self._load_counters(state)
         self.limiter.load_state_dict(state["limiter"])
         self.env_steps_offset = self.replay.env_steps_inserted
-        self._source_state, self._generators = state["source"], state["generators"]
+        self.rollout.load_state_dict(state["source"])
+        self._pool_state = state["source"].get("actor", {})
+        self._generators = state["generators"]
+
+    def _latest_pool_state(self) -> dict[str, Any]:
+        state = self.pool.state_dict() if self.pool else self._pool_state
+        return {**self.rollout.state_dict(), "actor": state}
 
     def _counters(self) -> dict[str, Any]:
-        restarts = self.source.actor_restarts if self.source else 0
+        restarts = self.pool.counts().restarts if self.pool else 0
         return {
             "episodes": self.episodes,
             "next_incarnation": self.first_incarnation + restarts + 1,

@@ -12,7 +12,7 @@ from helpers.training_runs import Run, background, make_run, quiet, small_data
 from lrl import DQN, ActorConfig, ActorLearnerCallback, EvaluationConfig, ReplayDataset
 from lrl.callbacks import evaluation, metrics
 from lrl.evaluation import loader
-from lrl.learner.datamodule import ReplayDataModule
+from lrl.learner.actor_pools import ProcessPool
 
 pytestmark = quiet
 SYNC, LOG, EVALUATE, SAVE, STEPS = 2, 3, 4, 6, 13
@@ -49,7 +49,7 @@ def record(patch: pytest.MonkeyPatch, run: Run) -> Recording:
 
     spy(ReplayDataset, "__next__", "drain", offset=1)
     spy(DQN, "optimizer_step", "optimise", offset=1)
-    spy(ReplayDataModule, "publish", "sync")
+    spy(ProcessPool, "publish", "sync")
     spy(metrics, "log_metrics", "log")
     spy(evaluation, "log_metrics", "log evaluation")
     spy(L.Trainer, "save_checkpoint", None)
@@ -58,10 +58,10 @@ def record(patch: pytest.MonkeyPatch, run: Run) -> Recording:
     def evaluate(env: Any, q_function: Any, seeds: Any, **settings: Any) -> Any:
         dataset = run.data.dataset
         assert dataset is not None
-        source: Any = dataset.source
+        pool: Any = dataset.pool
 
         def counts() -> tuple[int, int]:
-            actor = getattr(source, "actor", None)  # of the synchronous mode
+            actor = getattr(pool, "actor", None)  # of the synchronous mode
             return dataset.env_steps, actor.env_steps if actor else 0
 
         before = counts()

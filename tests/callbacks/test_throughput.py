@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +15,10 @@ from helpers.training_runs import make_run, quiet, small_data
 from lrl import DQN, ReplayDataModule
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks import Throughput
+from lrl.learner.actor_pools import ActorPool, Delivery, Episode, PoolCounts
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.sources import Source
+from lrl.networks import QNetwork
 from lrl.replay import ReplayBuffer
 from lrl.types import EnvSpec, RowKind, Rows
 
@@ -40,26 +42,21 @@ class Clock:
         return self.now
 
 
-class ScriptedSource(Source):
+class ScriptedPool(ActorPool):
     """Two environment steps, a row that is none, and an episode, each time it is waited for."""
 
-    rows_dropped = 7
-    actor_restarts = 3
-
-    def __init__(self, dataset: ReplayDataset, spec: EnvSpec, clock: Clock) -> None:
-        super().__init__(dataset.replay, dataset.limiter)
+    def __init__(self, spec: EnvSpec, clock: Clock) -> None:
         self.spec = spec
         self.clock = clock
         self.seconds = self.waited = 0.0
+        self.episodes = 0
 
-    @property
-    def queue_fill(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return FILL[self.clock.row]
+    def start(self, network: QNetwork, run_env_steps: int) -> None:
+        raise NotImplementedError
 
-    def take_waiting(self) -> None:
-        pass
-
-    def wait(self, timeout: float) -> None:
+    def poll(self, timeout: float) -> Iterator[Delivery]:
+        if timeout == 0:
+            return
         self.clock.now += WAIT
         self.seconds += WAIT
         self.waited += WAIT * WAITING[self.clock.row]
@@ -74,18 +71,18 @@ class ScriptedSource(Source):
             truncated=np.zeros(3, bool),
             policy_version=np.array([10, 20, 0]),
         )
-        self.put(rows)
-        self.rollout.add_episode(float(self.rollout.episodes), length=9, start_value=0.5)
-        self.rollout.add_lag(rows, learner_steps=25)
+        self.episodes += 1
+        yield Delivery([rows], [Episode(self.episodes - 1.0, 9, 0.5)])
 
-    def close(self) -> None:
+    def close(self, take: Callable[[Delivery], object]) -> None:
         pass
 
-    def statistics(self) -> list[ActorStatistics]:
-        return [
+    def counts(self) -> PoolCounts:
+        actors = [
             ActorStatistics(0, 10, 10, 1, seconds=self.seconds, wait_seconds=0.0, restarts=3),
             ActorStatistics(1, 10, 10, 1, self.seconds, self.waited, 0),
         ]
+        return PoolCounts(actors, restarts=3, rows_dropped=7, queue_fill=FILL[self.clock.row])
 
 
 class Learner(DQN):
@@ -135,10 +132,12 @@ def logged(folder: Any, monkeypatch: Any, accumulated: int = 1) -> list[dict[str
 
     monkeypatch.setattr(ReplayBuffer, "sample", slow_sample)
     monkeypatch.setattr(ReplayDataModule, "env_spec", property(env_spec))
-    monkeypatch.setattr(
-        "lrl.learner.datamodule.start_source",
-        lambda data, module, dataset: ScriptedSource(dataset, data.env_spec, clock),
-    )
+
+    def start_pool(self: ReplayDataModule, dataset: ReplayDataset) -> ActorPool:
+        dataset._learner_steps = lambda: 25
+        return ScriptedPool(self.env_spec, clock)
+
+    monkeypatch.setattr(ReplayDataModule, "_start_pool", start_pool)
     run = make_run(
         folder,
         Throughput(),

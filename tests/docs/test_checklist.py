@@ -22,6 +22,7 @@ from helpers.training_runs import (
     quiet,
     small_agent,
     small_data,
+    spy_on_rows,
 )
 
 from lrl import (
@@ -36,7 +37,6 @@ from lrl import (
 )
 from lrl.cli.main import run as run_command
 from lrl.envs import AtariConfig
-from lrl.learner.sources import Source
 from lrl.replay import PrioritizedSampler
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, ChunkWriter, WeightStore
 from lrl.transport import chunks as chunks_module
@@ -83,13 +83,9 @@ def test_red_is_as_grey_as_its_luminance():
 def test_the_reward_clip_of_the_configuration_reaches_the_replay(tmp_path, monkeypatch, num_actors):
     """Ledger pays whole numbers from -8 to 8."""
     received: list[np.ndarray] = []
-    put = Source.put
-
-    def spied(self: Source, rows: Rows) -> None:
-        received.append(rows.reward[rows.kind == RowKind.STEP].copy())
-        put(self, rows)
-
-    monkeypatch.setattr(Source, "put", spied)
+    spy_on_rows(
+        monkeypatch, lambda rows: received.append(rows.reward[rows.kind == RowKind.STEP].copy())
+    )
     actors = background(num_actors, 2) if num_actors else ActorConfig(0, 2)
     data = small_data(env=EnvConfig("lrl/Ledger-v0", reward_clip=1.0), actors=actors)
     make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data).fit()

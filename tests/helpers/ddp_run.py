@@ -78,7 +78,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
     weights = b"".join(tensor.numpy().tobytes() for tensor in run.module.state_dict().values())
     dataset, slot = run.data.dataset, run.data.slot
     assert dataset is not None
-    source: Any = dataset.source
+    pool: Any = dataset.pool
     state = dataset.replay.state_dict()
     bar = RLProgressBar()
     bar._throughput = run.callback.throughput  # as of a run that shows it
@@ -88,7 +88,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
         "env_steps": dataset.env_steps,
         "episodes": dataset.episodes,
         "bar": bar.text(run.trainer),
-        "offset": source.manager.env_steps_offset,
+        "offset": pool.manager.env_steps_offset,
         "environments": slot.environments.tolist(),
         "total_environments": slot.total_environments,
         "seeds": slot.env_seeds(),

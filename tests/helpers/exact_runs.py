@@ -16,8 +16,8 @@ import torch
 from helpers.training_runs import Run, make_run
 from lrl import ActorLearnerCallback, ReplayDataModule
 from lrl.checkpoints.generators import generator_states
+from lrl.learner.actor_pools import LocalPool
 from lrl.learner.dqn import DQN
-from lrl.learner.sources import SynchronousSource
 
 _OF_THIS_SESSION = ("speed/", "epoch", "count/rows_received", "sync/policy_version")
 
@@ -75,8 +75,8 @@ def outcome(run: Run) -> dict[str, Any]:
     """Return all that training goes on from, and what comes of it: copies."""
     dataset = run.data.dataset
     assert dataset is not None
-    source: Any = dataset.source
-    assert isinstance(source, SynchronousSource)
+    pool = dataset.pool
+    assert isinstance(pool, LocalPool)
     replay, streams = dataset.replay, dataset.replay.streams
     stored = [
         {name: column[span].clone() for name, column in streams.columns.items()}
@@ -94,8 +94,8 @@ def outcome(run: Run) -> dict[str, Any]:
         "limiter": dataset.limiter.state_dict(),
         "rows": stored,
         "replay": replay.rows_state(),
-        "source": source.state_dict(),
-        "epsilon": run.data.epsilon_mean(source.actor.run_env_steps),
+        "source": dataset._latest_pool_state(),
+        "epsilon": run.data.epsilon_mean(pool.actor.run_env_steps),
         "best": run.callback.best_model_score,
     }
     state = copy.deepcopy(state)

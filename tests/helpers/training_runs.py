@@ -28,7 +28,10 @@ from lrl import (
     ReplayDataModule,
 )
 from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
+from lrl.learner.actor_pools import Delivery
+from lrl.learner.dataset import ReplayDataset
 from lrl.networks import MLPEncoder
+from lrl.types import Rows
 
 # Lightning's own, about the machine and about its use of torch; the lines are of no test's making.
 quiet = [
@@ -91,6 +94,15 @@ class Run:
     def fit(self, ckpt_path: Path | str | None = None) -> Run:
         self.trainer.fit(self.module, datamodule=self.data, ckpt_path=ckpt_path)
         return self
+
+    def take(self, timeout: float) -> None:
+        """Have the learner take what arrives next, if anything does in time."""
+        dataset = self.data.dataset
+        assert dataset is not None
+        assert dataset.pool is not None
+        dataset.pool.check()
+        for delivery in dataset.pool.poll(timeout):
+            dataset._take(delivery)
 
     @property
     def folder(self) -> Path:
@@ -191,3 +203,15 @@ def environment_for_subprocess() -> dict[str, str]:
     root = Path(__file__).parents[2]
     paths = [str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def spy_on_rows(monkeypatch: pytest.MonkeyPatch, note: Callable[[Rows], object]) -> None:
+    """Have all rows noted that a learner receives, before it takes them."""
+    take = ReplayDataset._take
+
+    def spied(self: ReplayDataset, delivery: Delivery) -> None:
+        for rows in delivery.rows:
+            note(rows)
+        take(self, delivery)
+
+    monkeypatch.setattr(ReplayDataset, "_take", spied)

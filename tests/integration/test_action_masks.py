@@ -23,13 +23,13 @@ from helpers.training_runs import (
     quiet,
     small_agent,
     small_data,
+    spy_on_rows,
 )
 
 from lrl import DQN, ActorConfig, ActorLearnerCallback, EnvConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import Boltzmann, EpsilonGreedy, Exploration, Mixture
 from lrl.envs.toy import Masked
 from lrl.learner import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
-from lrl.learner.sources import Source
 from lrl.schedules import Constant, Linear
 from lrl.types import Batch, RowKind, Rows
 
@@ -47,15 +47,13 @@ class Seen:
         self.frames: list[np.ndarray] = []
         self.actions: list[np.ndarray] = []
         self.batches: list[Batch] = []
-        put = Source.put
 
-        def spied(source: Source, rows: Rows) -> None:
+        def spied(rows: Rows) -> None:
             acted = rows.kind == RowKind.STEP
             self.frames.append(rows.frame[acted].copy())
             self.actions.append(rows.action[acted].copy())
-            put(source, rows)
 
-        monkeypatch.setattr(Source, "put", spied)
+        spy_on_rows(monkeypatch, spied)
 
     def note(self, trainer: L.Trainer, batch: Any) -> None:
         self.batches.append(batch)
@@ -129,5 +127,5 @@ def test_actors_in_processes_take_allowed_actions_only(tmp_path, monkeypatch, ex
     assert len(seen.batches) == 60
     assert all(torch.isfinite(parameter).all() for parameter in run.module.parameters())
     assert run.data.dataset is not None
-    source: Any = run.data.dataset.source
-    assert source.manager.restarts == 0
+    pool: Any = run.data.dataset.pool
+    assert pool.manager.restarts == 0

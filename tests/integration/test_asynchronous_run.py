@@ -24,11 +24,11 @@ from helpers.training_runs import (
     shared_blocks,
     small_agent,
     small_data,
+    spy_on_rows,
 )
 
 from lrl import ActorLearnerCallback, EvaluationConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonSpread
-from lrl.learner.sources import Source
 from lrl.networks.q_network import read_vector
 from lrl.testing import LedgerEnv
 from lrl.transport import WeightStore
@@ -77,18 +77,17 @@ def records(tmp_path_factory):
         log_every_n_steps=50,
     )
     records = Records(run, blocks_before=shared_blocks())
-    put, publish = Source.put, WeightStore.publish
+    publish = WeightStore.publish
 
-    def spied_put(self: Source, rows: Rows) -> None:
+    def note(rows: Rows) -> None:
         records.received.append((run.trainer.global_step, copy.deepcopy(rows)))
-        put(self, rows)
 
     def spied_publish(self: WeightStore, vector: Any, version: int) -> None:
         records.published[version] = vector.copy()
         publish(self, vector, version)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Source, "put", spied_put)
+        spy_on_rows(patch, note)
         patch.setattr(WeightStore, "publish", spied_publish)
         run.fit()
     return records

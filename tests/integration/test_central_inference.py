@@ -18,7 +18,15 @@ import numpy as np
 import pytest
 from helpers.odd_envs import Witness
 from helpers.odd_networks import BreaksInServers
-from helpers.training_runs import AfterEachStep, Run, background, make_run, quiet, small_data
+from helpers.training_runs import (
+    AfterEachStep,
+    Run,
+    background,
+    make_run,
+    quiet,
+    small_data,
+    spy_on_rows,
+)
 
 from lrl import (
     DQN,
@@ -30,18 +38,18 @@ from lrl import (
     ReplayConfig,
 )
 from lrl.inference.manager import InferenceError
-from lrl.learner.sources import AsynchronousSource, Source
+from lrl.learner.actor_pools import ProcessPool
 from lrl.testing import LedgerEnv
 from lrl.types import RowKind, Rows
 
 pytestmark = [*quiet, pytest.mark.usefixtures("janitor")]
 
 
-def source_of(run: Run) -> AsynchronousSource:
+def pool_of(run: Run) -> ProcessPool:
     assert run.data.dataset is not None
-    source = run.data.dataset.source
-    assert isinstance(source, AsynchronousSource)
-    return source
+    pool = run.data.dataset.pool
+    assert isinstance(pool, ProcessPool)
+    return pool
 
 
 def kill(process: Any) -> None:
@@ -52,13 +60,7 @@ def kill(process: Any) -> None:
 def received(monkeypatch):
     """All rows that the learner receives, with the time of their arrival."""
     rows: list[tuple[float, Rows]] = []
-    put = Source.put
-
-    def spied(self: Source, new: Rows) -> None:
-        rows.append((time.monotonic(), copy.deepcopy(new)))
-        put(self, new)
-
-    monkeypatch.setattr(Source, "put", spied)
+    spy_on_rows(monkeypatch, lambda new: rows.append((time.monotonic(), copy.deepcopy(new))))
     return rows
 
 
@@ -158,15 +160,15 @@ def test_a_network_that_always_fails_ends_the_run_with_its_traceback(tmp_path):
 
 def test_a_killed_server_comes_back_and_actors_keep_their_episodes(tmp_path, received):
     def after_each_step(trainer: L.Trainer, batch: Any) -> None:
-        source = source_of(run)
-        assert source.inference is not None
+        pool = pool_of(run)
+        assert pool.inference is not None
         if trainer.global_step == 20:
-            kill(source.inference.processes[0])
+            kill(pool.inference.processes[0])
             deadline = time.monotonic() + 30.0
-            while source.inference.restarts == 0:
+            while pool.inference.restarts == 0:
                 assert time.monotonic() < deadline
-                source.wait(0.05)
-            source.wait(5.0)
+                run.take(0.05)
+            run.take(5.0)
 
     data = small_data(
         "lrl/Ledger-v0",
@@ -194,10 +196,10 @@ def test_a_hung_server_is_replaced(tmp_path, received):
     stopped: list[Any] = []
 
     def after_each_step(trainer: L.Trainer, batch: Any) -> None:
-        source = source_of(run)
-        assert source.inference is not None
+        pool = pool_of(run)
+        assert pool.inference is not None
         if trainer.global_step == 5 and not stopped:
-            stopped.append(source.inference.processes[0])
+            stopped.append(pool.inference.processes[0])
             os.kill(stopped[0].pid, signal.SIGSTOP)
 
     data = small_data(
@@ -210,8 +212,8 @@ def test_a_hung_server_is_replaced(tmp_path, received):
     )  # fmt: skip
     run.fit()
     assert not stopped[0].is_alive()
-    assert source_of(run).inference.restarts == 1  # pyright: ignore[reportOptionalMemberAccess]
-    assert source_of(run).actor_restarts == 0  # they were only waiting
+    assert pool_of(run).inference.restarts == 1  # pyright: ignore[reportOptionalMemberAccess]
+    assert pool_of(run).manager.restarts == 0  # they were only waiting
 
 
 class Killer(threading.Thread):
@@ -223,9 +225,9 @@ class Killer(threading.Thread):
         self.killed = {"servers": 0, "actors": 0}
 
     def run(self) -> None:
-        source = source_of(self.run_to_end)
-        assert source.inference is not None
-        victims = {"servers": source.inference, "actors": source.manager}
+        pool = pool_of(self.run_to_end)
+        assert pool.inference is not None
+        victims = {"servers": pool.inference, "actors": pool.manager}
         period = {"servers": 5.0, "actors": 3.0}
         started = time.monotonic()
         due = {name: started + seconds for name, seconds in period.items()}
@@ -263,13 +265,13 @@ def test_a_minute_of_kills_corrupts_nothing_and_stalls_nobody(tmp_path, received
     )  # fmt: skip
     run.fit()
     killed = killers[0].killed
-    source = source_of(run)
-    assert source.inference is not None
+    pool = pool_of(run)
+    assert pool.inference is not None
     assert killed["servers"] >= 11
     assert killed["actors"] >= 19
-    assert source.inference.restarts >= killed["servers"] - 2
-    assert source.actor_restarts >= killed["actors"] - 2
-    assert source.rows_dropped == 0
+    assert pool.inference.restarts >= killed["servers"] - 2
+    assert pool.manager.restarts >= killed["actors"] - 2
+    assert pool.queue.rows_dropped == 0
     assert_rows_are_whole(received)
     arrivals = np.array([at for at, rows in received if (rows.kind == RowKind.STEP).any()])
     assert np.diff(arrivals).max() <= 3.0

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from helpers.explorations import Always
-from helpers.training_runs import background, make_run, quiet, small_data
+from helpers.training_runs import background, make_run, quiet, small_data, spy_on_rows
 
 from lrl import ActorConfig, ActorLearnerCallback, ConfigError, InferenceConfig
 from lrl.actors.exploration import PerActor
-from lrl.learner.sources import Source
 from lrl.types import RowKind, Rows
 
 pytestmark = [*quiet, pytest.mark.timeout(120)]
@@ -27,15 +26,13 @@ MODES = {
 def test_every_row_has_the_action_of_its_actors_exploration(tmp_path: Path, monkeypatch, mode: str):
     actors, inference, actions, epsilon = MODES[mode]
     taken: dict[int, set[int]] = {}
-    put = Source.put
 
-    def spied(self: Source, rows: Rows) -> None:
+    def spied(rows: Rows) -> None:
         for stream, kind, action in zip(rows.stream, rows.kind, rows.action, strict=True):
             if kind == RowKind.STEP:
                 taken.setdefault(int(stream), set()).add(int(action))
-        put(self, rows)
 
-    monkeypatch.setattr(Source, "put", spied)
+    spy_on_rows(monkeypatch, spied)
     exploration = PerActor([Always(action) for action in actions])
     data = small_data(actors=actors, inference=inference, exploration=exploration)
     run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data).fit()

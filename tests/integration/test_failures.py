@@ -22,7 +22,7 @@ from helpers.training_runs import (
 
 from lrl import ActorLearnerCallback, EnvConfig, RateLimiterConfig
 from lrl.actors.manager import ActorError
-from lrl.learner.sources import AsynchronousSource
+from lrl.learner.actor_pools import ProcessPool
 
 pytestmark = [*quiet, pytest.mark.usefixtures("janitor")]
 
@@ -31,11 +31,11 @@ def faulty(**kwargs: Any) -> EnvConfig:
     return EnvConfig(id="helpers.odd_envs:Faulty-v0", kwargs=kwargs)
 
 
-def source_of(run: Run) -> AsynchronousSource:
+def pool_of(run: Run) -> ProcessPool:
     assert run.data.dataset is not None
-    source = run.data.dataset.source
-    assert isinstance(source, AsynchronousSource)
-    return source
+    pool = run.data.dataset.pool
+    assert isinstance(pool, ProcessPool)
+    return pool
 
 
 @pytest.mark.parametrize("rate", [RateLimiterConfig(4.0), RateLimiterConfig(None)])
@@ -64,13 +64,13 @@ def test_an_environment_that_only_actors_cannot_build_ends_the_run(tmp_path):
 
 def test_a_killed_actor_comes_back_while_the_run_goes_on(tmp_path):
     def after_each_step(trainer: L.Trainer, batch: Any) -> None:
-        source = source_of(run)
+        pool = pool_of(run)
         if trainer.global_step == 50:
-            victim = source.manager.processes[0]
+            victim = pool.manager.processes[0]
             assert victim.pid is not None
             os.kill(victim.pid, signal.SIGKILL)
         if trainer.global_step >= 150:
-            wait_for(lambda: source.wait(0.05) or source.actor_restarts, "the restart")
+            wait_for(lambda: run.take(0.05) or pool.manager.restarts, "the restart")
 
     run = make_run(
         tmp_path,

@@ -126,7 +126,7 @@ def test_a_resumed_run_learns_at_once_and_never_above_the_ratio(
     assert epsilon == pytest.approx(1 - 0.9 * env_steps / 2000, abs=1e-3)
     assert epsilon < 0.75
     if num_actors:
-        assert dataset(run).source.manager.env_steps_offset == saved
+        assert dataset(run).pool.manager.env_steps_offset == saved
     assert float(rows[0]["rollout/return_mean"]) > 0
 
 

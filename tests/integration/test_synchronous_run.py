@@ -9,15 +9,22 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.training_runs import Run, background, make_run, quiet, small_agent, small_data
+from helpers.training_runs import (
+    Run,
+    background,
+    make_run,
+    quiet,
+    small_agent,
+    small_data,
+    spy_on_rows,
+)
 
 from lrl import DQN, ActorConfig, ActorLearnerCallback, EnvConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.learner import DoubleBootstrap
-from lrl.learner.sources import Source
 from lrl.networks import MLPEncoder, ScalarHead
 from lrl.schedules import Linear
-from lrl.types import RowKind, Rows
+from lrl.types import RowKind
 
 pytestmark = quiet
 
@@ -146,21 +153,18 @@ def test_a_resumed_run_goes_on_where_the_first_one_ended(tmp_path, first, num_ac
 def test_resumed_actors_act_with_the_resumed_weights_and_epsilon(tmp_path, first, monkeypatch):
     """Their first version is the resumed learner step, their exploration goes on."""
     versions: list[int] = []
-    put = Source.put
-
-    def spied_put(self: Source, rows: Rows) -> None:
-        versions.extend(rows.policy_version[rows.kind == RowKind.STEP].tolist())
-        put(self, rows)
-
-    monkeypatch.setattr(Source, "put", spied_put)
+    spy_on_rows(
+        monkeypatch,
+        lambda rows: versions.extend(rows.policy_version[rows.kind == RowKind.STEP].tolist()),
+    )
     data = small_data(env=first.data.env, actors=background(2, 2), replay=first.data.replay)
     run = make_run(tmp_path, ActorLearnerCallback(10, 0, 0), data=data, max_steps=240)
     run.fit(first.checkpoint("last"))
     assert versions[0] == min(versions) == 200
     assert max(versions) > 200
     assert run.data.dataset is not None
-    source: Any = run.data.dataset.source
-    assert source.manager.env_steps_offset == first.data.dataset.env_steps
+    pool: Any = run.data.dataset.pool
+    assert pool.manager.env_steps_offset == first.data.dataset.env_steps
 
 
 def test_script_checkpoints_load_without_pickle_and_without_arguments(tmp_path):

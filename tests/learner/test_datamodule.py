@@ -28,7 +28,7 @@ from lrl import (
 )
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import PeriodicEvaluation, WeightSync
-from lrl.learner import launch
+from lrl.learner import datamodule
 from lrl.preflight.cores import share_cores
 from lrl.types import ConfigError
 
@@ -183,14 +183,14 @@ def test_a_learner_keeps_what_it_frees_and_its_games_step_with_all_its_threads(
     tmp_path, monkeypatch
 ):
     kept, threads = [], []
-    make = launch.make_envs
+    make = datamodule.make_envs
 
     def note(*args: Any, num_threads: int = 1, **options: Any) -> Any:
         threads.append(num_threads)
         return make(*args, num_threads=num_threads, **options)
 
     monkeypatch.setattr("lrl.learner.datamodule.keep_freed_memory", lambda: kept.append(True))
-    monkeypatch.setattr(launch, "make_envs", note)
+    monkeypatch.setattr(datamodule, "make_envs", note)
     make_run(tmp_path, data=small_data(learner_threads=3), max_steps=2).fit()
     assert kept == [True]
     assert threads == [3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,11 @@ from torch.utils.data import DataLoader
 from lrl import ActorLearnerCallback
 from lrl.actors.config import ActorConfig
 from lrl.actors.manager import ActorError
+from lrl.learner.actor_pools import ActorPool, Delivery, ProcessPool
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.sources import AsynchronousSource, Source
+from lrl.learner.rollout_statistics import RolloutStatistics
+from lrl.networks import QNetwork
 from lrl.preflight.cores import default_learner_threads
 from lrl.replay import (
     PrioritizedSampler,
@@ -30,7 +33,6 @@ from lrl.replay import (
     ReplayConfig,
 )
 from lrl.schedules import Exponential, Linear
-from lrl.transport import ChunkQueue
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind, Rows
 
 pytestmark = quiet
@@ -52,27 +54,30 @@ def steps(count: int, stream: int = 0) -> Rows:
     )
 
 
-class CountingSource(Source):
+class CountingPool(ActorPool):
     """Makes rows when it is waited for, and remembers what was asked of it."""
 
-    def __init__(self, dataset: ReplayDataset, rows_per_wait: int) -> None:
-        super().__init__(dataset.replay, dataset.limiter)
+    def __init__(self, rows_per_wait: int) -> None:
         self.rows_per_wait = rows_per_wait
         self.waits: list[float] = []
         self.looks = self.closed = 0
+        self.last = 0
+        """Rows that are left when it is closed."""
 
-    def take_waiting(self) -> None:
-        self.looks += 1
+    def start(self, network: QNetwork, run_env_steps: int) -> None:
+        raise NotImplementedError
 
-    def wait(self, timeout: float) -> None:
-        self.waits.append(timeout)
-        self.put(steps(self.rows_per_wait))
+    def poll(self, timeout: float) -> Iterator[Delivery]:
+        if timeout == 0:
+            self.looks += 1
+        else:
+            self.waits.append(timeout)
+            yield Delivery([steps(self.rows_per_wait)])
 
-    def close(self) -> None:
+    def close(self, take: Callable[[Delivery], object]) -> None:
         self.closed += 1
-
-    def statistics(self) -> list[Any]:
-        return []
+        if self.last:
+            take(Delivery([steps(self.last)]))
 
 
 def make_dataset(
@@ -88,25 +93,25 @@ def make_dataset(
         ReplayBuffer(SPEC, capacity, num_streams=1, sampler=sampler),
         RateLimiter(config, batch_size, rows_per_wait),
         batch_size,
-        start_source=lambda dataset: CountingSource(dataset, rows_per_wait),
+        lambda _: CountingPool(rows_per_wait),
         updates_per_step=updates_per_step,
     )
 
 
-def source_of(dataset: ReplayDataset) -> CountingSource:
-    assert isinstance(dataset.source, CountingSource)
-    return dataset.source
+def pool_of(dataset: ReplayDataset) -> CountingPool:
+    assert isinstance(dataset.pool, CountingPool)
+    return dataset.pool
 
 
 def test_actors_start_at_the_first_batch_and_every_epoch_goes_on_with_the_same_stream():
     dataset = make_dataset()
     assert iter(dataset) is dataset
-    assert dataset.source is None
+    assert dataset.pool is None
     next(dataset)
-    source = dataset.source
+    pool = dataset.pool
     assert iter(dataset) is dataset
     next(dataset)
-    assert dataset.source is source
+    assert dataset.pool is pool
     assert dataset.batches == 2
 
 
@@ -174,8 +179,8 @@ def test_the_first_batch_waits_for_the_warm_up():
     next(dataset)
     # 2 steps more earn the 4 samples of a batch.
     assert dataset.env_steps == 52
-    assert len(source_of(dataset).waits) == 52
-    assert max(source_of(dataset).waits) <= 0.5
+    assert len(pool_of(dataset).waits) == 52
+    assert max(pool_of(dataset).waits) <= 0.5
     assert dataset.wait_seconds > 0
 
 
@@ -206,7 +211,7 @@ def test_a_maximum_rate_is_held_though_batches_are_earned():
     list(itertools.islice(dataset, 20))
     assert time.monotonic() - started >= 0.19
     assert dataset.wait_seconds >= 0.15
-    assert source_of(dataset).looks > 20  # actors were not forgotten meanwhile
+    assert pool_of(dataset).looks > 20  # actors were not forgotten meanwhile
 
 
 def test_what_is_annealed_is_set_before_each_batch():
@@ -259,30 +264,18 @@ def test_the_capacity_has_to_suffice_for_the_longest_n(tmp_path):
         make_run(tmp_path, data=data).fit()
 
 
-def asynchronous(check: Any = lambda: None, **manager: Any) -> ReplayDataset:
-    """A dataset without a single actor, whose manager says what it is told to."""
-    stub: Any = SimpleNamespace(
-        config=ActorConfig(num_actors=2, envs_per_actor=2),
-        check=lambda: None,
-        queue=ChunkQueue(),
-        **manager,
-    )
+class Silent(CountingPool):
+    """Whose actors send nothing."""
+
+    def poll(self, timeout: float) -> Iterator[Delivery]:
+        time.sleep(timeout)
+        yield from ()
+
+
+def silent_dataset(check: Any) -> ReplayDataset:
     limiter = RateLimiter(RateLimiterConfig(samples_per_insert=None, min_size_env_steps=4), 2)
     replay = ReplayBuffer(SPEC, 100, num_streams=4)
-    dataset = ReplayDataset(
-        replay,
-        limiter,
-        2,
-        start_source=lambda _: AsynchronousSource(replay, limiter, stub, lambda: 0),
-        check=check,
-    )
-    dataset.start()
-    return dataset
-
-
-def manager_of(dataset: ReplayDataset) -> Any:
-    assert isinstance(dataset.source, AsynchronousSource)
-    return dataset.source.manager
+    return ReplayDataset(replay, limiter, 2, lambda _: Silent(0), check)
 
 
 def test_waiting_looks_at_signals_twice_a_second_and_does_not_spin():
@@ -293,7 +286,7 @@ def test_waiting_looks_at_signals_twice_a_second_and_does_not_spin():
         if len(checks) == 4:
             raise KeyboardInterrupt
 
-    dataset = asynchronous(check)
+    dataset = silent_dataset(check)
     before = time.thread_time()
     with pytest.raises(KeyboardInterrupt):
         next(dataset)
@@ -307,12 +300,12 @@ def dead() -> None:
 
 @pytest.mark.parametrize("rows", [0, 20], ids=["while waiting", "with batches in store"])
 def test_says_when_the_actors_are_gone(rows):
-    dataset = asynchronous()
-    assert dataset.source is not None
+    dataset = silent_dataset(lambda: None)
+    pool = dataset.start()
     if rows:
-        dataset.source.put(steps(rows))
+        dataset._take(Delivery([steps(rows)]))
         next(dataset)
-    manager_of(dataset).check = dead
+    pool.check = dead
     with pytest.raises(ActorError, match="actor 0 failed for good"):
         next(dataset)
 
@@ -328,77 +321,89 @@ def test_a_signal_that_also_ended_the_actors_is_the_reason():
         came.append(True)
         dead()
 
-    dataset = asynchronous(check)
-    manager_of(dataset).check = end_actors
+    dataset = silent_dataset(check)
+    dataset.start().check = end_actors
     with pytest.raises(SystemExit):
         next(dataset)
 
 
+def process_pool() -> ProcessPool:
+    config = ActorConfig(num_actors=2, envs_per_actor=2)
+    unused: Any = None
+    return ProcessPool(config, unused, SPEC, unused, unused, unused)
+
+
+class Chunks:
+    """A queue that gives one chunk whenever it is asked."""
+
+    def __init__(self, **changes: Any) -> None:
+        none = np.zeros(0)
+        episodes = {"episode_return": none, "episode_length": none, "episode_start_value": none}
+        self.chunk = SimpleNamespace(actor=0, after_gap=False, rows=steps(5), **episodes)
+        vars(self.chunk).update(changes)
+        self.released: list[Any] = []
+
+    def qsize(self) -> int:
+        return 1
+
+    def get(self, timeout: float) -> Any:
+        return self.chunk
+
+    def release(self, chunk: Any) -> None:
+        self.released.append(chunk)
+
+
 def test_a_lost_chunk_leaves_a_gap_in_every_stream_of_its_actor():
-    dataset = asynchronous()
-    source = dataset.source
-    assert isinstance(source, AsynchronousSource)
-    chunk = SimpleNamespace(
-        actor=1,
-        after_gap=False,
-        rows=steps(5, stream=2),
-        episode_return=[],
-        episode_length=[],
-        episode_start_value=[],
-    )
-    source.chunks = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-        get=lambda timeout: chunk, release=lambda chunk: None
-    )
-    source.wait(0.0)
-    chunk.after_gap = True
-    source.wait(0.0)
+    dataset = make_dataset()
+    dataset.replay = ReplayBuffer(SPEC, 100, num_streams=4)
+    pool: Any = process_pool()
+    pool.queue = queue = Chunks(actor=1, rows=steps(5, stream=2))
+    for after_gap in (False, True):
+        queue.chunk.after_gap = after_gap
+        for delivery in pool.poll(0.0):
+            dataset._take(delivery)
+    assert queue.released == [queue.chunk] * 2
     assert dataset.replay.streams.counts.tolist() == [0, 0, 11, 1]
     kinds = dataset.replay.streams.columns["flags"] >> 2
     assert (kinds[2 * 26 : 2 * 26 + 11] == RowKind.GAP).nonzero().flatten().tolist() == [5]
     assert dataset.env_steps == 10
 
 
+def test_a_chunk_is_released_when_the_next_is_asked_for_or_nobody_asks():
+    pool: Any = process_pool()
+    pool.queue = queue = Chunks()
+    deliveries = pool.poll(0.0)
+    next(deliveries)
+    assert queue.released == []
+    deliveries.close()
+    assert queue.released == [queue.chunk]
+
+
 def test_lag_counts_learner_steps_since_the_policy_of_each_row():
-    dataset = make_dataset()
-    source = dataset.start()
+    rollout = RolloutStatistics()
     rows = steps(4)
     rows.policy_version[:] = [10, 10, 20, 30]
     rows.kind[3] = RowKind.BOUNDARY
-    source.rollout.add_lag(rows, learner_steps=40)
-    assert source.rollout.take_lag_mean() == pytest.approx((30 + 30 + 20) / 3)
-    assert source.rollout.take_lag_mean() == 0.0
+    rollout.add_lag(rows, learner_steps=40)
+    assert rollout.take_lag_mean() == pytest.approx((30 + 30 + 20) / 3)
+    assert rollout.take_lag_mean() == 0.0
 
 
 def test_lag_counts_learner_steps_and_not_batches():
-    dataset = asynchronous()
-    source = dataset.source
-    assert isinstance(source, AsynchronousSource)
-    chunk = SimpleNamespace(
-        actor=0,
-        after_gap=False,
-        rows=steps(5),
-        episode_return=[],
-        episode_length=[],
-        episode_start_value=[],
-    )
-    source.chunks = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-        get=lambda timeout: chunk, release=lambda chunk: None
-    )
-    source.learner_steps = lambda: 7  # under gradient accumulation, fewer than batches
-    source.wait(0.0)
-    assert source.rollout.take_lag_mean() == 7.0
+    dataset = make_dataset()
+    dataset._learner_steps = lambda: 7  # under gradient accumulation, fewer than batches
+    dataset._take(Delivery([steps(5)]))
+    assert dataset.rollout.take_lag_mean() == 7.0
 
 
 def test_rows_drained_at_the_end_count_as_received_but_not_in_the_ratio():
     dataset = make_dataset()
     next(dataset)
     ratio = dataset.limiter.samples_per_insert
-    source = source_of(dataset)
+    received = dataset.rows_received
+    pool_of(dataset).last = 10
     dataset.close()
-    source._closed = True
-    received = source.rows_received
-    source.put(steps(10))
-    assert source.rows_received == received + 10
+    assert dataset.rows_received == received + 10
     assert dataset.limiter.samples_per_insert == ratio
 
 
@@ -414,14 +419,13 @@ def test_close_is_idempotent_and_final():
 def test_closing_before_the_first_batch_starts_nothing():
     dataset = make_dataset()
     dataset.close()
-    assert dataset.source is None
+    assert dataset.pool is None
 
 
 def test_state_is_plain_and_a_resumed_stream_counts_on(tmp_path):
     dataset = make_dataset()
     list(itertools.islice(dataset, 7))
-    assert dataset.source is not None
-    dataset.source.rollout.add_episode(1.0, 10, 0.5)
+    dataset.rollout.add_episode(1.0, 10, 0.5)
     torch.save(dataset.state_dict(), tmp_path / "state")
     state = torch.load(tmp_path / "state", weights_only=True)
     resumed = make_dataset()

@@ -13,9 +13,9 @@ from helpers.tiny_networks import random_batch
 from helpers.training_runs import background, make_run, quiet, small_data
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from lrl import ActorLearnerCallback, InferenceConfig, ReplayConfig, ReplayDataModule
+from lrl import DQN, ActorLearnerCallback, InferenceConfig, ReplayConfig, ReplayDataModule
 from lrl.inference.manager import InferenceManager
-from lrl.learner import datamodule, launch
+from lrl.learner import actor_pools, datamodule
 from lrl.preflight.devices import of_this_rank
 from lrl.preflight.ranks import announce_ranks, default_devices
 from lrl.types import Batch, ConfigError
@@ -163,16 +163,17 @@ def test_every_server_is_told_its_device(monkeypatch):
             raise Started
 
     monkeypatch.setattr(InferenceManager, "_start_process", start_process)
-    monkeypatch.setattr(launch, "InferenceManager", Manager)
+    monkeypatch.setattr(actor_pools, "InferenceManager", Manager)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     inference = InferenceConfig(num_servers=3, devices=("cuda", "cuda:3", "cpu"))
     data = small_data(actors=background(3), inference=inference)
+    module = DQN(env_spec=data.env_spec)
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
-        global_rank=1, local_rank=1, world_size=2, strategy=SingleDeviceStrategy("cpu")
-    )
-    module = SimpleNamespace(network_recipe=SimpleNamespace(env_spec=data.env_spec))
+        global_rank=1, local_rank=1, world_size=2, strategy=SingleDeviceStrategy("cpu"),
+        global_step=0, lightning_module=module,
+    )  # fmt: skip
     with pytest.raises(Started):
-        launch._asynchronous(data, SimpleNamespace(), module, SimpleNamespace())  # type: ignore[arg-type]
+        data._process_pool().start(module.online, 0)
     assert [plan.device for plan in plans] == ["cuda:1", "cuda:3", "cpu"]
 
 

@@ -16,7 +16,7 @@ from lrl import ActorLearnerCallback, EnvConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.checkpoints.stamp import make_stamp
 from lrl.evaluation.episodes import EvaluationConfig
-from lrl.learner.sources import Rollout
+from lrl.learner.rollout_statistics import RolloutStatistics
 from lrl.replay import PrioritizedSampler, RateLimiter, RateLimiterConfig, ReplayBuffer
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows
@@ -105,7 +105,7 @@ def test_weights_have_versions_beyond():
 
 
 def test_policy_lag_is_exact():
-    rollout = Rollout()
+    rollout = RolloutStatistics()
     rollout.add_lag(steps(0, 5), BEYOND + 3)
     assert rollout.take_lag_mean() == 3.0
 

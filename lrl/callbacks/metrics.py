@@ -89,7 +89,8 @@ class Throughput(L.Callback):
         module: Any = pl_module
         metrics = {name: float(value) for name, value in module.statistics.items()}
         metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
-        metrics["train/epsilon"] = _epsilon_mean(trainer, dataset)
+        if datamodule_of(trainer).pool is None:
+            metrics["train/epsilon"] = _epsilon_mean(trainer, dataset)
         counts = torch.tensor(
             [
                 dataset.env_steps,

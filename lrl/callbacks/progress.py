@@ -195,6 +195,8 @@ def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
 
 
 def _acting(data: ReplayDataModule) -> str:
+    if data.pool is not None:
+        return f"{type(data.pool).__name__} with {_count(data.pool.num_streams, 'stream')}"
     actors, envs = data.actors.num_actors, _count(data.actors.envs_per_actor, "environment")
     if actors == 0:
         return f"{envs} in this process"

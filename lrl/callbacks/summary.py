@@ -154,7 +154,8 @@ class RunSummary(L.Callback):
             _log.error("summary.json could not be written: %s", error)
         ranks = trainer.world_size
         whose = f"rank 0 of {ranks}, its actors and its time:\n" if ranks > 1 else ""
-        rank_zero_info(f"{whose}{actor_table(actors)}\n{totals(summary)}\n{self.verdict}")
+        table = f"{whose}{actor_table(actors)}\n" if actors else ""
+        rank_zero_info(f"{table}{totals(summary)}\n{self.verdict}")
 
 
 def _own_counts(trainer: L.Trainer) -> list[float]:

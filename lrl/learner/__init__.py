@@ -1,5 +1,6 @@
 """The learner: dataset, datamodule, bootstrap rules and the DQN module."""
 
+from lrl.learner.actor_pools import ActorPool, Delivery, Episode
 from lrl.learner.bootstrap import (
     BootstrapRule,
     DoubleBootstrap,
@@ -12,8 +13,11 @@ from lrl.learner.dqn import DQN
 
 __all__ = [
     "DQN",
+    "ActorPool",
     "BootstrapRule",
+    "Delivery",
     "DoubleBootstrap",
+    "Episode",
     "MaxBootstrap",
     "MunchausenBootstrap",
     "ReplayDataModule",

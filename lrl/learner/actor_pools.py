@@ -66,7 +66,12 @@ class ActorPool(ABC):
 
     Owned by the dataset, which starts it at the first batch and closes it. Subclass it to take
     rows from anywhere else: `start`, `poll` and `close` are enough (examples/own_pool.py).
+
+    Attributes:
+        num_streams: Environments of this rank, each a stream of rows; rows name theirs by number.
     """
+
+    num_streams: int
 
     @abstractmethod
     def start(self, network: QNetwork, run_env_steps: int) -> None:
@@ -142,6 +147,7 @@ class LocalPool(ActorPool):
         reward_clip: float | None = None,
     ) -> None:
         self.envs = envs
+        self.num_streams = envs.num_envs
         self.exploration = exploration
         self.slot = slot
         self.learner_steps = learner_steps
@@ -231,6 +237,7 @@ class ProcessPool(ActorPool):
         version: int = 0,
     ) -> None:
         self.config = config
+        self.num_streams = config.num_actors * config.envs_per_actor
         self.env = env
         self.spec = spec
         self.exploration = exploration

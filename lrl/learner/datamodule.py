@@ -60,6 +60,8 @@ class ReplayDataModule(L.LightningDataModule):
         evaluation: Evaluation episodes.
         learner_threads: Threads of torch in the learner; None leaves the actors one core each.
         seed: Seed of actors and of sampling. Network weights follow torch's global generator.
+        pool: Rows of another making, instead of `actors`, `inference` and `exploration`, which are
+            then left out (examples/own_pool.py).
 
     Attributes:
         threads: Threads of torch that the learner has.
@@ -76,6 +78,7 @@ class ReplayDataModule(L.LightningDataModule):
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         learner_threads: int | None = None,
         seed: int = 0,
+        pool: ActorPool | None = None,
     ) -> None:
         super().__init__()
         quieten()  # here, since a Trainer speaks as soon as it is made
@@ -86,7 +89,15 @@ class ReplayDataModule(L.LightningDataModule):
             )
         if seed < 0:
             raise ConfigError(f"data.seed must be at least 0, got {seed}")
+        if pool is not None and (actors, inference, exploration) != (
+            ActorConfig(), InferenceConfig(), None,
+        ):  # fmt: skip
+            raise ConfigError(
+                f"data.pool {type(pool).__name__} brings rows of its own, so that data.actors, "
+                "data.inference and data.exploration would do nothing: leave them out"
+            )
         self.env = env
+        self.pool = pool
         self.actors = actors
         self.inference = inference
         self.exploration = exploration or EpsilonGreedy()
@@ -109,6 +120,10 @@ class ReplayDataModule(L.LightningDataModule):
         return self._env_spec
 
     @property
+    def _has_processes(self) -> bool:
+        return self.pool is None and self.actors.num_actors > 0
+
+    @property
     def slot(self) -> ActorSlot:
         """The slot of this rank's first actor."""
         trainer = self._trainer()
@@ -126,7 +141,7 @@ class ReplayDataModule(L.LightningDataModule):
 
         It is the first hook of all: nothing has been written yet.
         """
-        is_alone = self.actors.num_actors == 0 and not evaluates_in_background(self._trainer())
+        is_alone = not self._has_processes and not evaluates_in_background(self._trainer())
         if is_alone or self._trainer().state.fn != "fit":
             return
         check_main_guard()
@@ -155,11 +170,12 @@ class ReplayDataModule(L.LightningDataModule):
         self.exploration.check_actors(self.slot.num_actors * world_size)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
-        if self.dataset is None:
+        if self.dataset is None and self.pool is None:
             ranks = self._trainer().num_devices
             check_machine(spec, self.actors, self.inference, self.replay, sampler, ranks)
-        check_callbacks(self._trainer(), self.actors.num_actors, sampler.needs_priorities)
-        busy = self.actors.num_actors + self.inference.busy_threads
+        num_actors = self.actors.num_actors if self._has_processes else 0
+        check_callbacks(self._trainer(), num_actors, sampler.needs_priorities)
+        busy = num_actors + self.inference.busy_threads
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         self.threads = torch.get_num_threads()
@@ -172,6 +188,8 @@ class ReplayDataModule(L.LightningDataModule):
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
         synchronous = self.actors.num_actors == 0
         streams = max(1, self.actors.num_actors) * self.actors.envs_per_actor
+        if self.pool is not None:
+            streams = self.pool.num_streams
         insert_size = self.actors.envs_per_actor if synchronous else self.actors.chunk_rows
         if synchronous and self.rate.samples_per_insert is None:
             raise ConfigError(
@@ -307,7 +325,10 @@ class ReplayDataModule(L.LightningDataModule):
         if slot.world_size > 1:
             # Each rank draws noise and levels of its own, which are not those of its first actor.
             torch.manual_seed(slot.policy_seed() + 1)
-        pool = self._local_pool(dataset) if self.actors.num_actors == 0 else self._process_pool()
+        pool = self.pool
+        if pool is None and self.actors.num_actors == 0:
+            pool = self._local_pool(dataset)
+        pool = pool or self._process_pool()
         pool.start(module.online, dataset.env_steps_offset * slot.world_size)
         return pool
 

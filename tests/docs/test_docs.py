@@ -49,6 +49,13 @@ def test_the_custom_environment_example_runs(tmp_path):
 
 @pytest.mark.timeout(180)
 @pytest.mark.slow
+def test_rows_of_ones_own_making_are_learnt_from(tmp_path):
+    out = run([str(ROOT / "examples/own_pool.py"), "--max-steps", "60"], tmp_path)
+    assert re.search(r"best return \d+\.\d", out)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_the_custom_head_example_runs_and_is_short(tmp_path):
     path = ROOT / "examples/custom_head.py"
     out = run([str(path), "--max-steps", "100"], tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from helpers.training_runs import (
 )
 
 from lrl import (
+    ActorConfig,
     ActorLearnerCallback,
     EnvConfig,
     EvaluationConfig,
@@ -28,7 +30,7 @@ from lrl import (
 )
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import PeriodicEvaluation, WeightSync
-from lrl.learner import datamodule
+from lrl.learner import ActorPool, Delivery, datamodule
 from lrl.preflight.cores import share_cores
 from lrl.types import ConfigError
 
@@ -221,3 +223,19 @@ def test_batches_are_plain_tensors_of_fixed_types(tmp_path):
         "keys": (torch.int64, (8, 2)),
     }
     assert seen == [expected] * 3
+
+
+def test_a_pool_of_ones_own_takes_the_place_of_actors():
+    class Own(ActorPool):
+        num_streams = 1
+
+        def start(self, network: Any, run_env_steps: int) -> None: ...
+
+        def poll(self, timeout: float) -> Iterator[Delivery]:
+            yield from ()
+
+        def close(self, take: Any) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"data\.pool Own brings rows of its own.*leave them out"):
+        ReplayDataModule(actors=ActorConfig(num_actors=1), pool=Own())
+    assert ReplayDataModule(pool=Own()).pool is not None

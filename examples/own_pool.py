@@ -1,0 +1,84 @@
+"""Learn from rows of your own making: processes of yours and a plain `multiprocessing.Queue`.
+
+    python examples/own_pool.py [--max-steps 3000]
+
+The pool below is all that lrl asks for. Its processes act at random, since learning is off-policy;
+`publish` is where they would get weights from.
+"""
+
+import argparse
+import multiprocessing
+import queue
+
+import gymnasium
+import lightning as L
+import numpy as np
+
+import lrl
+from lrl.learner import ActorPool, Delivery, Episode
+from lrl.types import RowKind, Rows
+
+
+def act(rows: multiprocessing.Queue, stream: int) -> None:
+    """Play for ever; a row holds an observation and what came of the action taken in it."""
+    env = gymnasium.make("CartPole-v1")
+    rng = np.random.default_rng(stream)
+    while True:
+        (observation, _), episode_return, length, over = env.reset(seed=stream), 0.0, 0, False
+        while not over:
+            action = int(rng.integers(2))
+            following, reward, terminated, truncated, _ = env.step(action)
+            row = (stream, RowKind.STEP, observation, action, reward, terminated, truncated)
+            rows.put((row, None))
+            episode_return, length = episode_return + float(reward), length + 1
+            observation, over = following, terminated or truncated
+        # The final observation, from which a truncated episode bootstraps.
+        row = (stream, RowKind.BOUNDARY, observation, 0, 0.0, False, False)
+        rows.put((row, Episode(episode_return, length, 0.0)))
+
+
+class QueuePool(ActorPool):
+    """Takes rows from a queue that processes of its own fill."""
+
+    def __init__(self, num_processes: int) -> None:
+        self.num_streams = num_processes
+        self.processes = []
+
+    def start(self, network, run_env_steps):
+        context = multiprocessing.get_context("spawn")
+        self.rows = context.Queue(maxsize=1000)
+        for stream in range(self.num_streams):
+            process = context.Process(target=act, args=(self.rows, stream), daemon=True)
+            process.start()
+            self.processes.append(process)
+
+    def poll(self, timeout):
+        try:
+            row, episode = self.rows.get(timeout > 0, timeout)
+        except queue.Empty:
+            return
+        types = (np.int32, np.uint8, np.float32, np.int32, np.float32, np.bool_, np.bool_)
+        columns = [np.asarray([value], dtype) for value, dtype in zip(row, types, strict=True)]
+        episodes = [] if episode is None else [episode]
+        yield Delivery([Rows(*columns, policy_version=np.zeros(1, np.int64))], episodes)
+
+    def close(self, take):
+        for process in self.processes:
+            process.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--max-steps", type=int, default=3000, help="learner steps")
+    args = parser.parse_args()
+
+    L.seed_everything(0)
+    experience = lrl.ReplayDataModule(lrl.EnvConfig("CartPole-v1"), pool=QueuePool(1))
+    callback = lrl.ActorLearnerCallback(eval_interval_learner_steps=min(500, args.max_steps))
+    trainer = L.Trainer(devices=1, max_steps=args.max_steps, callbacks=[callback])
+    trainer.fit(lrl.DQN(), datamodule=experience)
+    print(f"best return {callback.best_model_score:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -57,10 +57,18 @@ class QueuePool(ActorPool):
             row, episode = self.rows.get(timeout > 0, timeout)
         except queue.Empty:
             return
-        types = (np.int32, np.uint8, np.float32, np.int32, np.float32, np.bool_, np.bool_)
-        columns = [np.asarray([value], dtype) for value, dtype in zip(row, types, strict=True)]
-        episodes = [] if episode is None else [episode]
-        yield Delivery([Rows(*columns, policy_version=np.zeros(1, np.int64))], episodes)
+        stream, kind, observation, action, reward, terminated, truncated = row
+        rows = Rows(
+            np.array([stream], np.int32),
+            np.array([kind], np.uint8),
+            observation[None],
+            np.array([action], np.int32),
+            np.array([reward], np.float32),
+            np.array([terminated]),
+            np.array([truncated]),
+            policy_version=np.zeros(1, np.int64),
+        )
+        yield Delivery([rows], [] if episode is None else [episode])
 
     def close(self, take):
         for process in self.processes:

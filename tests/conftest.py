@@ -35,10 +35,11 @@ _EXPECTED_WARNINGS = (
 @pytest.fixture(autouse=True)
 def signals_as_at_the_start() -> Iterator[None]:
     """Take back the handlers that a command leaves, whose process would end with it."""
+    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    before = {number: signal.getsignal(number) for number in numbers if number is not None}
     yield
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

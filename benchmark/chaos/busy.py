@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,7 +20,7 @@ from statistics import median
 from typing import TextIO
 
 from benchmark.chaos.figures import Figure, Sizes
-from benchmark.chaos.signals import Phases, processes_of
+from benchmark.chaos.signals import Phases, end_group, environment
 
 _BUSY = 4
 _LEARNER_STEPS = 100
@@ -133,7 +131,7 @@ def run_in_idle_class(folder: Path, timeout_seconds: float) -> BusyRun:
                 first_step = time.monotonic() - began
             time.sleep(0.2)
     finally:
-        _end(process)
+        end_group(process)
     return BusyRun(code, first_step, _steps(folder), (folder / "output").read_text())
 
 
@@ -163,7 +161,7 @@ def _idle_import(folder: Path) -> float:
     try:
         process.wait(_PATIENCE_SECONDS)
     finally:
-        _end(process)
+        end_group(process)
     return time.monotonic() - began
 
 
@@ -183,12 +181,5 @@ def _start_idle(arguments: list[str], folder: Path, output: TextIO) -> subproces
     """Start Python in the idle scheduling class and a process group of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", _IN_IDLE_CLASS, *arguments], cwd=folder, stdout=output,
-        stderr=output, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=output, env=environment(),
     )  # fmt: skip
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for pid in processes_of(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()

@@ -67,6 +67,11 @@ def faults(counts: Mapping[str, Any]) -> str:
     return ", ".join(f"{counts[name]} {name}" for name in FAULTS)
 
 
+def counted(things: Sequence[object], noun: str) -> str:
+    """Return how many there are, such as "1 thing"."""
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
 def block(content: dict[str, Any]) -> str:
     """Return what stands between the marks in the page: a table for each machine."""
     lines = content["figures"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmark.chaos.figures import Figure, Sizes
-from benchmark.chaos.signals import Phases, processes_of
+from benchmark.chaos.signals import Phases, end_group, environment, listen, processes_of
 
 _HELPERS = ("forkserver", "resource_tracker")
 _MOMENTS = ("start", "training")
@@ -90,8 +90,7 @@ def stop_helpers(count: int, folder: Path, number: signal.Signals, code: int) ->
         number: The signal that ends them.
         code: The exit code that it has to give.
     """
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's job in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # runs would ignore it too
+    listen()
     stopped = Stopped()
     for index in range(count):
         helper = _HELPERS[index % 2]
@@ -136,7 +135,7 @@ def _run(
         run.wait_for(run.is_gone, "its end", ended=True)
         stopped.seconds = max(stopped.seconds, time.monotonic() - since)
     finally:
-        run.end()
+        end_group(run.process)
     said = (folder / "output").read_text()
     if run.process.returncode != code or "Traceback" in said:
         end = f"exit code {run.process.returncode}"
@@ -154,20 +153,12 @@ class _Run:
     def __init__(self, folder: Path, temporary: Path) -> None:
         self._file, config = folder / "phase", folder / "config.yaml"
         config.write_text(_CONFIG.format(module=Phases.__module__, file=self._file, actors=_ACTORS))
-        path = os.pathsep.join(filter(None, sys.path))
         with (folder / "output").open("w") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "lrl", "fit", "--config", str(config)], cwd=folder,
                 stdout=output, stderr=output, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)},
+                env={**environment(), "TMPDIR": str(temporary)},
             )  # fmt: skip
-
-    def end(self) -> None:
-        """Kill what is left."""
-        for pid in processes_of(self.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
 
     def is_gone(self) -> bool:
         """Return whether all its processes have ended."""

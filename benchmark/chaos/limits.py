@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.chaos.checkpoints import some_checkpoint
+from benchmark.chaos.signals import environment
 from lrl.checkpoints.files import CheckpointError, SaveError, read_checkpoint, write_checkpoint
 from lrl.checkpoints.runs import resolve_checkpoint
 from lrl.types import ConfigError
@@ -156,7 +156,6 @@ def _mount(mount_point: str, size: str = "8m") -> str:
 
 
 def _call(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=600
     )

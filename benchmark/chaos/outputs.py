@@ -5,7 +5,6 @@ Their actors print at every step, and may not fail a single time.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pty
 import signal
@@ -19,7 +18,7 @@ from typing import Any
 import gymnasium
 
 from benchmark.chaos.limits import can_mount, on_tmpfs
-from benchmark.chaos.signals import environment, listen, processes_of, wait_until_gone
+from benchmark.chaos.signals import end_group, environment, listen, wait_until_gone
 from lrl.checkpoints.files import CheckpointError, read_checkpoint
 from lrl.checkpoints.runs import resolve_checkpoint
 from lrl.testing.ledger_env import LedgerEnv
@@ -119,10 +118,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         return -1
     finally:
-        for pid in processes_of(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+        end_group(process)
 
 
 def _close_pipe(folder: Path) -> tuple[int, str]:

@@ -22,7 +22,7 @@ from benchmark.chaos.actors import kills, long_soak, stops
 from benchmark.chaos.busy import busy
 from benchmark.chaos.checkpoints import damage_files, kill_writers
 from benchmark.chaos.configs import GOOD, survey
-from benchmark.chaos.figures import FAULTS, Figure, Sizes, faults, keep, table
+from benchmark.chaos.figures import FAULTS, Figure, Sizes, counted, faults, keep, table
 from benchmark.chaos.helpers import helpers
 from benchmark.chaos.messages import change_messages
 from benchmark.chaos.signals import Target, end_runs
@@ -97,9 +97,9 @@ def signals(sizes: Sizes, folder: Path) -> Iterator[Figure]:
             "and saving",
             f"all gone within {limit:g} s; right exit codes; what was saved can be read, and after "
             "a SIGKILL resumed, with its replay where that was saved in whole",
-            f"gone within {ended.seconds:.2f} s, {len(ended.left)} things left; "
-            f"{len(ended.wrong)} wrong ends; {ended.checkpoints} checkpoints read, {ended.resumed} "
-            f"resumed with their replay, {ended.refilled} without",
+            f"gone within {ended.seconds:.2f} s, {counted(ended.left, 'thing')} left; "
+            f"{counted(ended.wrong, 'wrong end')}; {ended.checkpoints} checkpoints read, "
+            f"{ended.resumed} resumed with their replay, {ended.refilled} without",
             ended.seconds <= limit and not ended.left and not ended.wrong,
         )
 

@@ -175,10 +175,7 @@ def _end_run(
         ended.left += [f"{phase}: process {pid}" for pid in left]
         ended.left += [f"{phase}: /dev/shm/{name}" for name in sorted(segments_now() - segments)]
     finally:
-        for pid in processes_of(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+        end_group(process)
     ended.runs += 1
     codes = _EXIT_CODES[number]["start" if phase == "start" else "later"]
     said = (folder / "output").read_text()
@@ -258,6 +255,14 @@ def wait_until_gone(process: subprocess.Popen[bytes]) -> list[int]:
             return []
         time.sleep(0.005)
     return processes_of(process.pid)
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """Kill what is left of a process and its group."""
+    for pid in processes_of(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
 
 
 def processes_of(group: int) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmark.chaos.signals import environment, listen, processes_of, segments_now, wait_until_gone
+from benchmark.chaos.signals import end_group, environment, listen, segments_now, wait_until_gone
 
 SECONDS = 5.0
 """How long a start is attacked: all imports, set-up, and actors that start."""
@@ -91,10 +91,7 @@ def _end_start(
         left = [f"process {pid}" for pid in wait_until_gone(process)]
         ended.seconds = max(ended.seconds, time.monotonic() - since)
     finally:
-        for pid in processes_of(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
+        end_group(process)
     ended.runs += 1
     left += [f"/dev/shm/{name}" for name in sorted(segments_now() - before)]
     left += [str(path) for path in unused_versions(folder / "runs")]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmark.chaos.figures import Figure, Sizes
+from benchmark.chaos.figures import Figure, Sizes, counted
 from benchmark.chaos.outputs import lose_outputs
 from benchmark.chaos.signals import end_runs
 from benchmark.chaos.startup import SECONDS, Started, end_starts, save_checkpoint
@@ -21,8 +21,8 @@ def hangups(sizes: Sizes, folder: Path) -> Iterator[Figure]:
         f"SIGHUP to the group, as of a terminal that is closed, at {ended.runs} random moments of "
         "start, warm-up, training, evaluation and saving",
         "all gone within 5 s; exit code 129; what was saved can be read",
-        f"gone within {ended.seconds:.2f} s, {len(ended.left)} things left; "
-        f"{len(ended.wrong)} wrong ends; {ended.checkpoints} checkpoints read",
+        f"gone within {ended.seconds:.2f} s, {counted(ended.left, 'thing')} left; "
+        f"{counted(ended.wrong, 'wrong end')}; {ended.checkpoints} checkpoints read",
         ended.seconds <= 5.0 and not ended.left and not ended.wrong,
     )
 
@@ -44,12 +44,15 @@ def starts(sizes: Sizes, folder: Path) -> Iterator[Figure]:
 
 def _start_figure(command: str, number: signal.Signals, ended: Started) -> Figure:
     _show(ended.wrong)
+    last = (
+        ", or an end by the signal itself in Python's own last moments" if command != "fit" else ""
+    )
     return Figure(
         f"{number.name} to `lrl {command}` at {ended.runs} even intervals of its first "
         f"{SECONDS:g} s, from its first instruction on",
-        f"all gone within 5 s; exit code {128 + number} and one line, or the command's own end; no "
-        "traceback, no process and no folder of a run without a checkpoint left",
-        f"gone within {ended.seconds:.2f} s, {len(ended.wrong)} wrong ends",
+        f"all gone within 5 s; exit code {128 + number} and one line, or the command's own "
+        f"end{last}; no traceback, no process and no folder of a run without a checkpoint left",
+        f"gone within {ended.seconds:.2f} s, {counted(ended.wrong, 'wrong end')}",
         ended.seconds <= 5.0 and not ended.wrong,
     )
 

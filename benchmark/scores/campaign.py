@@ -45,10 +45,15 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def append_row(path: Path, row: dict[str, object]) -> None:
-    """Add one finished run to the file, which is complete after every row."""
+    """Add one finished run to the file, which is complete after every row.
+
+    Args:
+        path: The file; made with the row's columns if there is none.
+        row: Values by column, in the file's order.
+    """
     is_new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
         if is_new:
             writer.writeheader()
         writer.writerow(row)
@@ -165,7 +170,8 @@ def main() -> None:
             continue
         for seed in task.seeds:
             if (task.name, seed, task.digest) not in done:
-                row = run(task, seed, arguments.runs)
+                found = run(task, seed, arguments.runs)
+                row = {name: found[name] for name in FIELDS}
                 append_row(arguments.csv, row)
                 print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     print(table(read_rows(arguments.csv)))

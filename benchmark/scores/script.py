@@ -8,7 +8,6 @@ process, imports and the test included.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import re
 import subprocess
@@ -19,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+
+from benchmark.scores.campaign import append_row, read_rows
 
 EXAMPLE = Path("examples/cartpole.py")
 BAR, SECONDS = 475.0, 60.0
@@ -98,22 +99,12 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def read(path: Path) -> list[Row]:
-    """Return the runs of a CSV file; none if there is no such file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [
-            Row(r["way"], int(r["seed"]), float(r["score"]), float(r["seconds"]), int(r["cores"]))
-            for r in csv.DictReader(file)
-        ]
-
-
-def write(path: Path, rows: Sequence[Row]) -> None:
-    """Write the runs to a CSV file."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(asdict(rows[0])), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    """Return the runs of a CSV file, the last of each way and seed; none if there is no file."""
+    rows = [
+        Row(r["way"], int(r["seed"]), float(r["score"]), float(r["seconds"]), int(r["cores"]))
+        for r in read_rows(path)
+    ]
+    return list({(row.way, row.seed): row for row in rows}.values())
 
 
 def main() -> None:
@@ -130,7 +121,7 @@ def main() -> None:
             print(row, flush=True)
             rows = [r for r in rows if (r.way, r.seed) != (way, seed)] + [row]
             if arguments.csv:
-                write(arguments.csv, rows)
+                append_row(arguments.csv, asdict(row))
     print(table(rows))
 
 

@@ -211,7 +211,7 @@ class PerActor(Exploration):
     """Each actor has an exploration of its own, for all of its environments.
 
     Actors are counted over all ranks, rank by rank; the synchronous mode counts as one actor per
-    rank. A spread or a ladder counts the environments of its actor alone, a schedule the
+    rank. A spread or a ladder counts only the environments of its actor, a schedule the
     environment steps of the whole run.
     """
 

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, FolderClaim, LastCheckpoint
-from lrl.callbacks.evaluation import PeriodicEvaluation, batches_in
+from lrl.callbacks.evaluation import DEFAULT_EVAL_INTERVAL, PeriodicEvaluation, batches_in
 from lrl.callbacks.logging import let_loggers_fail
 from lrl.callbacks.metrics import Throughput
 from lrl.callbacks.progress import introduction, replace_defaults
@@ -59,7 +59,7 @@ class ActorLearnerCallback(Checkpoint):
     def __init__(
         self,
         sync_period_learner_steps: int = DEFAULT_SYNC_PERIOD,
-        eval_interval_learner_steps: int = 500,
+        eval_interval_learner_steps: int = DEFAULT_EVAL_INTERVAL,
         save_interval_learner_steps: int = 10_000,
         monitor: str = DEFAULT_MONITOR,
         evaluation: Literal["inline", "background"] = "inline",

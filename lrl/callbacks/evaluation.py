@@ -9,6 +9,8 @@ import lightning as L
 from lrl.callbacks.logging import log_metrics
 from lrl.types import ConfigError
 
+DEFAULT_EVAL_INTERVAL = 500
+
 
 class PeriodicEvaluation(L.Callback):
     """Run Lightning's validation loop every so many learner steps.
@@ -17,7 +19,7 @@ class PeriodicEvaluation(L.Callback):
         interval_learner_steps: Learner steps between evaluations; 0 turns them off.
     """
 
-    def __init__(self, interval_learner_steps: int = 5000) -> None:
+    def __init__(self, interval_learner_steps: int = DEFAULT_EVAL_INTERVAL) -> None:
         if interval_learner_steps < 0:
             raise ConfigError(
                 f"eval_interval_learner_steps must be at least 0 (0: never), got "

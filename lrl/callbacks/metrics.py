@@ -21,8 +21,8 @@ from lrl.preflight.settings import is_logging_step
 class Throughput(L.Callback):
     """Write all metrics every `log_every_n_steps` learner steps, and touch nothing in between.
 
-    Counts are sums over ranks; everything else is of rank 0. Time in which training stopped for an
-    evaluation or a film is in no speed and in no share of time.
+    Counts and env steps per second are sums over ranks; everything else is of rank 0. Time in which
+    training stopped for an evaluation or a film is in no speed and in no share of time.
 
     Args:
         weight_sync: Asked for the published version.
@@ -91,19 +91,9 @@ class Throughput(L.Callback):
         metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
         if datamodule_of(trainer).pool is None:
             metrics["train/epsilon"] = _epsilon_mean(trainer, dataset)
-        counts = torch.tensor(
-            [
-                dataset.env_steps,
-                dataset.episodes,
-                dataset.rows_received,
-                pool.rows_dropped,
-                pool.restarts,
-            ],
-            dtype=torch.float64,
-            device=pl_module.device,
-        )
-        counts = trainer.strategy.reduce(counts, reduce_op="sum")
-        env_steps, episodes, received, dropped, restarts = torch.as_tensor(counts).tolist()
+        own = (dataset.rows_received, pool.rows_dropped, pool.restarts)
+        counts = sum_of_ranks(trainer, [dataset.env_steps, dataset.episodes, *own])
+        env_steps, episodes, received, dropped, restarts = counts
         metrics["count/env_steps"] = env_steps
         metrics["count/frames"] = env_steps * datamodule_of(trainer).env_spec.frame_skip
         metrics["count/learner_steps"] = float(trainer.global_step)

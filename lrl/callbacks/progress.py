@@ -156,10 +156,11 @@ _SUMMARIES = (ModelSummary, RichModelSummary)
 def replace_defaults(trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
     """Put lrl's bar and introduction in the place of Lightning's bar and table of layers.
 
-    Lightning's count epochs and layers, of which there are none worth counting. A subclass of them
-    was chosen by the user, and stays.
+    Lightning's count epochs and layers, of which there are none worth counting. A subclass of them,
+    or a table with a `max_depth` of its own, was chosen by the user and stays. A bar that is given
+    cannot be told from Lightning's default, and is replaced.
     """
-    callbacks = [c for c in callbacks_of(trainer) if type(c) not in _SUMMARIES]
+    callbacks = [c for c in callbacks_of(trainer) if not _is_default_summary(c)]
     for index, callback in enumerate(callbacks):
         if type(callback) in _BARS:
             callbacks[index] = RLProgressBar()
@@ -167,17 +168,18 @@ def replace_defaults(trainer: L.Trainer, pl_module: L.LightningModule, stage: st
     trainer.callbacks = callbacks  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _is_default_summary(callback: L.Callback) -> bool:
+    return type(callback) in _SUMMARIES and getattr(callback, "_max_depth", 1) == 1
+
+
 def introduction(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
     """Return the lines with which a run begins."""
     data = datamodule_of(trainer)
     parameters = sum(p.numel() for p in pl_module.parameters() if p.requires_grad)
     what = f"{type(pl_module).__name__} on {_environment(data)}: {_parts(trainer, pl_module)}"
-    where = trainer.log_dir or trainer.default_root_dir
-    lines = (
-        f"{what}; {parameters:,} parameters",
-        f"{_acting(data)}; {_learner(trainer, data)}",
-        f"kept in {where}",
-    )
+    lines = [f"{what}; {parameters:,} parameters", f"{_acting(data)}; {_learner(trainer, data)}"]
+    if not getattr(trainer, "fast_dev_run", False):
+        lines.append(f"files in {trainer.log_dir or trainer.default_root_dir}")
     return "\n".join(lines)
 
 

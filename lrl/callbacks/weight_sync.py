@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dqn import DQN
+from lrl.preflight.settings import refuse_synchronous
 from lrl.replay.device_copies import HostCopy
 from lrl.types import ConfigError
 
@@ -51,11 +52,7 @@ class WeightSync(L.Callback):
             return
         self._has_actors = datamodule_of(trainer).actors.num_actors > 0
         if not self._has_actors and self.asked_period != DEFAULT_SYNC_PERIOD:
-            raise ConfigError(
-                f"sync_period_learner_steps is {self.asked_period}, but actors.num_actors "
-                "is 0 (synchronous mode), where it would do nothing, since acting takes the newest "
-                "weights: leave it out, or give the run --config recipe:system/synchronous last"
-            )
+            refuse_synchronous("sync_period_learner_steps", self.asked_period)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note the version that actors start with."""

@@ -43,7 +43,8 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
     gaps: list[str] = []
     played = _settings_of(evaluation.env_for(env), gaps)
     trained = _settings_of(env, [])
-    other = {name: value for name, value in trained.items() if value != played.get(name)}
+    names = trained | played  # only one of them may have a factory
+    other = {name: trained.get(name) for name in names if trained.get(name) != played.get(name)}
     return {
         "format": _FORMAT,
         "protocol": evaluation.protocol_for(env),
@@ -62,7 +63,8 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
 
 def trained_in(stamp: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the environment that an agent was trained in."""
-    return {**stamp["environment"], **stamp["training"].get("environment", {})}
+    settings = {**stamp["environment"], **stamp["training"].get("environment", {})}
+    return _without_missing_factory(settings)
 
 
 def machine() -> dict[str, Any]:
@@ -227,7 +229,10 @@ def _check_factory(path: str) -> None:
 
 def _settings_of(env: EnvConfig, gaps: list[str]) -> dict[str, Any]:
     """Return an environment's settings as plain data, without a factory if there is none."""
-    settings = _plain(asdict(env), "env", gaps)
+    return _without_missing_factory(_plain(asdict(env), "env", gaps))
+
+
+def _without_missing_factory(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: v for name, v in settings.items() if name != "factory" or v is not None}
 
 

@@ -36,7 +36,7 @@ COMMANDS = {
 _OPTIONS = {
     "--help": "show this, or the settings of a command",
     "--version": "show the version",
-    "--safe": "let only the code of a few packages be named (docs/security.md)",
+    "--safe": "allow only code from a few packages to be named (docs/security.md)",
 }
 
 

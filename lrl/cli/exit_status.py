@@ -29,7 +29,8 @@ class Outcome(L.Callback):
         self.exception: BaseException | None = None
         self.began = False
         self.trains = False
-        self.folder: Path | None = None  # made for a run that has not learned yet
+        self.learned = False  # from a batch at least
+        self.folder: Path | None = None  # made for this run
         self.saved: Path | None = None  # where the checkpoint is to go on with, if there is one
         self.known: list[str] = []  # the names of all settings
 
@@ -47,7 +48,7 @@ class Outcome(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Note that the folder has something to hold."""
-        self.folder = None
+        self.learned = True
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -76,7 +77,9 @@ class Outcome(L.Callback):
                 self._discard_folder()
 
     def _discard_folder(self) -> None:
-        if self.folder is not None and not any(self.folder.glob("checkpoints/*.ckpt")):
+        if self.folder is None or self.learned:
+            return
+        if not any(self.folder.glob("checkpoints/*.ckpt")):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def on_lost_rank(self) -> str:

@@ -179,7 +179,7 @@ class LrlCLI(LightningCLI):
         settings = self._get(self.config, "trainer")
         if given is None and not settings["fast_dev_run"]:
             kwargs["logger"] = self._new_loggers() if is_fit else False
-        elif is_fit and (loggers := _without_folder(given)):
+        elif is_fit and not settings["fast_dev_run"] and (loggers := _without_folder(given)):
             kwargs["logger"] = [*self._new_loggers()[1:], *loggers]
         with refusals_named(settings):
             trainer = super().instantiate_trainer(**kwargs)
@@ -216,6 +216,12 @@ class LrlCLI(LightningCLI):
             return
         score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
         print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
+        if not self.outcome.learned:
+            steps = self.trainer.max_steps
+            is_at_end = 0 <= steps <= self.trainer.global_step
+            limit = f"max_steps {steps}" if is_at_end else "max_epochs, max_time or another limit"
+            print(f"nothing to train: trainer.{limit} was reached already")
+            return
         if folder is None:  # trainer.fast_dev_run has no loggers
             return
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")

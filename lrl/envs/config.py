@@ -251,7 +251,7 @@ class EnvConfig:
                 value == option.default,
                 f"atari.{option.name}",
                 value,
-                f"{option.default!r} for {self.id}: env.atari acts on games alone, whose ids "
+                f"{option.default!r} for {self.id}: env.atari acts only on games, whose ids "
                 f"start with {ATARI_PREFIX}",
             )
 

@@ -11,7 +11,7 @@ from lrl.parts import safety
 from lrl.types import ConfigError
 
 _MAIN = "__main__"
-_ELSEWHERE = "actors and checkpoints know it by its path alone"
+_ELSEWHERE = "actors and checkpoints know it only by its path"
 
 
 def path_of(factory: str | Callable[..., Any]) -> str:
@@ -53,8 +53,8 @@ def find(path: str) -> Callable[..., Any]:
     factory = getattr(import_module(module), name, None)
     if factory is None and module == _MAIN:
         raise ConfigError(
-            f"env.factory is {path!r}, a function of the script that was started, which is not to "
-            f"be found in this process, and {_ELSEWHERE}: put it into a module of its own."
+            f"env.factory is {path!r}, a function of the script that was started, which this "
+            f"process cannot find, and {_ELSEWHERE}: put it into a module of its own."
         )
     if not callable(factory):
         raise ConfigError(

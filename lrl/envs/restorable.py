@@ -71,10 +71,10 @@ class RestorableEnvs(StreamEnvs):
             self._recorded[index].reset(self._new_seed())
         if restarted.any():
             _log.warning(
-                "environments %s begin new episodes, so that this run is not exactly what it would "
-                "have been without the interruption: the same seed and actions were answered "
-                "otherwise than before. Such an environment looks at the clock, or draws from a "
-                "random generator other than its np_random, which reset(seed=...) seeds",
+                "environments %s did not answer as before to the same seed and actions, so they "
+                "begin new episodes, and this run is not exactly the uninterrupted one. Such an "
+                "environment reads the clock, or draws from a generator other than its np_random, "
+                "which reset(seed=...) seeds.",
                 np.flatnonzero(restarted).tolist(),
             )  # fmt: skip
         self._ended = self.ended
@@ -169,5 +169,5 @@ class _Recorded:
             _log.warning("an environment failed while it was restored", exc_info=True)
             return False
         same = (self.reward, self.ended) == (state["reward"], state["ended"])
-        same &= state.get("checksum", self.checksum) == self.checksum  # older saves have none
+        same &= self.checksum == state["checksum"]
         return same and np.array_equal(self.observation, state["observation"])

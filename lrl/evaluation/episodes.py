@@ -72,14 +72,14 @@ class EvaluationConfig:
             env: The environment of training.
 
         Raises:
-            ConfigError: A setting of `env` is unknown or wrong, or acts in training alone.
+            ConfigError: A setting of `env` is unknown or wrong, or acts in training only.
         """
         if not self.env:
             return env
         try:
             found = env.overridden(self.env)
         except ConfigError as error:
-            raise ConfigError(f"data.evaluation.{error}{self._hint()}") from error
+            raise ConfigError(f"data.evaluation.{error}") from error
         for name, there, here in (
             ("reward_clip", env.reward_clip, found.reward_clip),
             (
@@ -94,20 +94,6 @@ class EvaluationConfig:
                     "in evaluation, and lost lives end nothing; leave it out"
                 )
         return found
-
-    def _hint(self) -> str:
-        """Return what may be meant where the command line made a text of a nested setting."""
-        nested = [
-            (section, key)
-            for section, settings in self.env.items()
-            if isinstance(settings, Mapping)
-            for key, value in settings.items()
-            if isinstance(value, str)
-        ]
-        if not nested:
-            return ""
-        section, key = nested[0]
-        return f" (On the command line: --data.evaluation.env.{section} '{{{key}: ...}}'.)"
 
     def epsilon_for(self, env: EnvConfig) -> float:
         """Return the epsilon of the episodes, given the environment of training."""

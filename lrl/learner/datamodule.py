@@ -146,7 +146,8 @@ class ReplayDataModule(L.LightningDataModule):
             return
         check_main_guard()
         settings = getattr(self._trainer().lightning_module, "hparams", {})
-        check_parts(self.env, self.evaluation_env, self.exploration, *settings.values())
+        network = settings.get("encoder"), settings.get("head")
+        check_parts(self.env, self.evaluation_env, self.exploration, *network)
         if (spec := gymnasium.registry.get(self.env.id)) is not None:
             check_parts(spec.entry_point, spec.vector_entry_point)
 

@@ -342,7 +342,11 @@ def batch_statistics(batch: Batch, online: QNetwork, losses: Losses) -> dict[str
         losses: Of the batch.
     """
     td = losses.td
+    modes = [(module, module.training) for module in online.modules()]
+    online.eval()  # batch norm and spectral norm would move, and noisy layers explore
     best = masked(online.q_values(batch.observation), batch.action_mask).argmax(dim=1)
+    for module, is_training in modes:
+        module.training = is_training
     return {
         "train/loss": losses.loss.detach(),
         "train/td_error_mean": (td.prediction - td.target).abs().mean(),

@@ -63,17 +63,17 @@ def announce_ranks(trainer: L.Trainer, batch_size: int) -> None:
     ranks = trainer.world_size
     if ranks > 1:
         _log.warning(
-            "%d ranks train, each with actors and a replay of its own: a learner step learns from "
-            "%d transitions (%d times replay.batch_size %d), of %d times the experience; set "
-            "trainer.devices to 1, in a script Trainer(devices=1), to train with one",
-            ranks, ranks * batch_size, ranks, batch_size, ranks,
+            "%d ranks train, each with its own actors and replay, so a learner step learns from %d "
+            "transitions (%d x replay.batch_size %d). To train with one, set trainer.devices to 1 "
+            "(in a script: Trainer(devices=1)).",
+            ranks, ranks * batch_size, ranks, batch_size,
         )  # fmt: skip
         return
     there = trainer.accelerator.auto_device_count()
     if there > 1:
         _log.info(
-            "learns on %s, one of %d devices; with trainer.devices %d each of them has a rank of "
-            "its own",
+            "learning on %s; %d devices are available (trainer.devices: %d uses them all, one rank "
+            "each)",
             trainer.strategy.root_device, there, there,
         )  # fmt: skip
 
@@ -96,13 +96,16 @@ def end_ranks_that_wait(trainer: L.Trainer) -> None:
 
 def minimum_of_ranks(trainer: L.Trainer, number: float) -> float:
     """Return the smallest of all ranks' numbers; all of them have to ask."""
-    device = trainer.strategy.root_device
-    mine = torch.tensor(number, dtype=torch.float64, device=device)
-    return float(torch.as_tensor(trainer.strategy.reduce(mine, reduce_op="min")))
+    return _reduced(trainer, [number], "min")[0]
 
 
 def sum_of_ranks(trainer: L.Trainer, numbers: Sequence[float]) -> list[float]:
     """Return the sums of all ranks' numbers; all of them have to ask."""
-    device = trainer.strategy.root_device
-    mine = torch.tensor(numbers, dtype=torch.float64, device=device)
-    return torch.as_tensor(trainer.strategy.reduce(mine, reduce_op="sum")).tolist()
+    return _reduced(trainer, numbers, "sum")
+
+
+def _reduced(trainer: L.Trainer, numbers: Sequence[float], operation: str) -> list[float]:
+    if trainer.world_size == 1:  # whose device may know no float64
+        return [float(number) for number in numbers]
+    mine = torch.tensor(numbers, dtype=torch.float64, device=trainer.strategy.root_device)
+    return torch.as_tensor(trainer.strategy.reduce(mine, reduce_op=operation)).tolist()

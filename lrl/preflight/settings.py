@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import NoReturn
 
 import lightning as L
 import torch
@@ -61,7 +62,7 @@ def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool)
 
 
 def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool) -> None:
-    """Check that nothing is set that acts on actors in the background alone, if there are none.
+    """Check that nothing is set that acts only on actors in the background, if there are none.
 
     Args:
         actors: Those of the run.
@@ -80,18 +81,23 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
     if actors.num_actors > 0:
         return
     idle = _OF_RINGS if has_evaluator else (*_OF_RINGS, *_OF_SUPERVISION)
-    settings = {f"actors.{name}": (getattr(actors, name), _default(name)) for name in idle}
-    settings["rate.error_buffer"] = (rate.error_buffer, None)
-    for name, (value, default) in settings.items():
-        if value != default:
-            raise ConfigError(
-                f"{name} is {value}, but actors.num_actors is 0 (synchronous mode), where it would "
-                "do nothing: leave it out, or give the run --config recipe:system/synchronous last"
-            )
+    for name in idle:
+        if (value := getattr(actors, name)) != getattr(ActorConfig, name):
+            refuse_synchronous(f"actors.{name}", value)
+    if rate.error_buffer is not None:
+        refuse_synchronous("rate.error_buffer", rate.error_buffer)
 
 
-def _default(name: str) -> object:
-    return next(field.default for field in fields(ActorConfig) if field.name == name)
+def refuse_synchronous(name: str, value: object) -> NoReturn:
+    """Refuse a setting that would do nothing without actors in the background.
+
+    Raises:
+        ConfigError: Always.
+    """
+    raise ConfigError(
+        f"{name} is {value}, but actors.num_actors is 0 (synchronous mode), where it would do "
+        "nothing: leave it out, or give the run --config recipe:system/synchronous last"
+    )
 
 
 def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:

@@ -76,15 +76,16 @@ def interrupt_blocked() -> Iterator[None]:
 @contextlib.contextmanager
 def _awake(idle_seconds: float) -> Iterator[None]:
     """Keep the helpers awake, and end a fork server that hangs: this ends the wait for it."""
-    done, patience, verdicts = threading.Event(), Patience(), list[str]()
+    done, killed, patience = threading.Event(), threading.Event(), Patience()
 
     def watch() -> None:
         while not done.wait(_LOOK_SECONDS):
             wake()
             pid = _server._forkserver_pid
-            if pid is not None and (verdict := patience.verdict(pid, idle_seconds)):
-                verdicts.append(verdict)
-                os.kill(pid, signal.SIGKILL)
+            if pid is not None and patience.verdict(pid, idle_seconds):
+                killed.set()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
                 return
 
     thread = threading.Thread(target=watch, name="lrl-helpers-awake", daemon=True)
@@ -92,8 +93,8 @@ def _awake(idle_seconds: float) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError) as error:
-        if verdicts:
-            raise TimeoutError(f"the fork server {verdicts[0]} and was killed") from error
+        if killed.is_set():
+            raise TimeoutError("the fork server did not answer and was killed") from error
         raise
     finally:
         done.set()

@@ -90,7 +90,11 @@ class Interrupt:
         signal.raise_signal(signal.SIGTERM)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.requested or self._previous is None:
+        if self._previous is None:  # the run is over, and Lightning has put this handler back
+            signal.signal(signal.SIGINT, self._found)
+            signal.raise_signal(signal.SIGINT)
+            return
+        if self.requested:
             self.requested = False
             raise KeyboardInterrupt(AT_ONCE)
         self.requested = True

@@ -7,6 +7,7 @@ import contextlib
 import io
 import multiprocessing
 import sys
+import threading
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -16,6 +17,7 @@ from lrl.types import ConfigError
 
 MAIN_GUARD = "put the script's work under `if __name__ == '__main__':`"
 _CONDITIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.Match)
+_starting = threading.Lock()
 
 
 def check_main_guard() -> None:
@@ -49,16 +51,17 @@ def without_missing_main() -> Iterator[None]:
 
     Its `__file__` is then "<stdin>", which they would look for.
     """
-    main = sys.modules["__main__"]
-    named = getattr(main, "__file__", None)
-    if named is None or Path(named).exists():
-        yield
-        return
-    del main.__file__
-    try:
-        yield
-    finally:
-        main.__file__ = named
+    with _starting:  # several threads start processes
+        main = sys.modules["__main__"]
+        named = getattr(main, "__file__", None)
+        if named is None or Path(named).exists():
+            yield
+            return
+        del main.__file__
+        try:
+            yield
+        finally:
+            main.__file__ = named
 
 
 def check_parts(*parts: object) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -66,16 +67,8 @@ class Handle:
             while self.process.exitcode is None and time.monotonic() < deadline:
                 wait([self.process.sentinel], 0.02)
                 said += read_stacks(self.stacks)
-        self.end()
+        end([self])
         return _indented(said + read_stacks(self.stacks))
-
-    def end(self) -> None:
-        """Kill the process and wait for its end, or for its fork server to tell of it; bounded."""
-        self.process.kill()
-        deadline = time.monotonic() + _END_SECONDS
-        while self.process.exitcode is None and time.monotonic() < deadline:
-            helpers.wake()
-            self.process.join(0.1)
 
     def close(self) -> None:
         """Let go of the pipes; idempotent."""
@@ -100,6 +93,17 @@ class Handle:
     def has_started(self) -> bool:
         """Return whether the process ever came to run our code."""
         return True
+
+
+def end(handles: Sequence[Handle]) -> None:
+    """Kill processes and wait for their ends, or for a fork server to tell of them; bounded."""
+    for handle in handles:
+        handle.process.kill()
+    deadline = time.monotonic() + _END_SECONDS
+    for handle in handles:
+        while handle.process.exitcode is None and time.monotonic() < deadline:
+            helpers.wake()
+            handle.process.join(0.1)
 
 
 def _indented(stacks: str) -> str:

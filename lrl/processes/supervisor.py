@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 from lrl.processes import helpers
 from lrl.processes.child import run_with_stacks
 from lrl.processes.main_module import MAIN_GUARD, check_main_guard, without_missing_main
-from lrl.processes.supervised_process import Handle
+from lrl.processes.supervised_process import Handle, end
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -169,10 +169,11 @@ class Supervisor(ABC, Generic[H]):
             drain()
             helpers.wake()
             wait([p.sentinel for p in self.processes if p.is_alive()], 0.02)
+        late = [handle for handle in self._handles if handle.process.is_alive()]
+        for handle in late:
+            _log.warning("%s did not stop in time and is killed", handle.name)
+        end(late)
         for handle in self._handles:
-            if handle.process.is_alive():
-                _log.warning("%s did not stop in time and is killed", handle.name)
-                handle.end()
             handle.ended_at = handle.ended_at or time.monotonic()
             self._listen(handle)
             handle.close()

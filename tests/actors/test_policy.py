@@ -3,31 +3,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from helpers.tiny_networks import ModalEncoder
+from torch import nn
 
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, SubscribedPolicy
 from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.learner.dqn import DQN
-from lrl.networks import Encoder, NatureEncoder, NoisyLinear, QNetwork
+from lrl.networks import NatureEncoder, QNetwork
 from lrl.networks.q_network import vector_size, write_vector
 from lrl.transport import WeightStore
 from lrl.types import EnvSpec
-
-
-class ModalEncoder(Encoder):
-    """A noisy layer, and two that change themselves when they are used in training mode."""
-
-    def __init__(self, observation_shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.num_features = 4
-        linear = nn.Linear(observation_shape[0], 4)
-        self.spectral = nn.utils.parametrizations.spectral_norm(linear)
-        self.norm = nn.BatchNorm1d(4)
-        self.noisy = NoisyLinear(4, 4)
-
-    def encode(self, observation: Tensor) -> Tensor:
-        return self.noisy(self.norm(self.spectral(observation)))
 
 
 class Learner:

@@ -127,6 +127,40 @@ def dead() -> Handle:
     return Handle("actor 0", process, first, first, 0.0)
 
 
+class Deaf:
+    """A process that cannot be ended, as where its fork server cannot be woken."""
+
+    exitcode = None
+
+    def __init__(self, events: list[str]) -> None:
+        self.events, self.pid = events, 2**22  # no process has such a number
+        self.sentinel = multiprocessing.Pipe(duplex=False)[0]
+
+    def is_alive(self) -> bool:
+        return True
+
+    def kill(self) -> None:
+        self.events.append("kill")
+
+    def join(self, timeout: float) -> None:
+        self.events.append("join")
+        time.sleep(timeout)
+
+
+def test_all_are_killed_before_any_is_waited_for_and_all_share_one_deadline(monkeypatch):
+    monkeypatch.setattr("lrl.processes.supervised_process._END_SECONDS", 0.5)
+    supervisor, events = Idle(ActorConfig(), 4), list[str]()
+    for index in range(4):
+        process: Any = Deaf(events)
+        pipes = multiprocessing.Pipe(duplex=False)
+        supervisor._handles.append(Handle(f"actor {index}", process, *pipes, 0.0))
+    began = time.monotonic()
+    supervisor.stop(timeout=0.0)
+    assert time.monotonic() - began < 1.5
+    assert events[:4] == ["kill"] * 4
+    assert "kill" not in events[4:]
+
+
 def test_pauses_double_in_a_crash_loop_and_end_with_it(dead):
     supervisor = Idle(ActorConfig(max_restarts=100), 1)
     pauses = [pause_after(dead, lived, supervisor) for lived in (0.2, 0.2, 0.2, 0.2, 5.0, 0.2)]

@@ -36,8 +36,13 @@ def test_a_run_begins_with_what_it_trains_and_how_and_where(tmp_path, monkeypatc
     assert first.splitlines() == [
         f"DQN on lrl/Identity-v0: {parts}; {parameters} parameters",
         "2 environments in this process; the learner on cpu with 1 thread (4 cores)",
-        f"kept in {run.folder}",
+        f"files in {run.folder}",
     ]
+
+
+def test_a_run_that_keeps_nothing_names_no_folder(tmp_path):
+    run = make_run(tmp_path, fast_dev_run=True, default_root_dir=tmp_path).fit()
+    assert "files in" not in introduction(run.trainer, run.module)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +79,9 @@ def test_lightnings_own_bar_and_table_give_way(tmp_path, default):
     assert after in trainer.callbacks
 
 
-def test_what_a_user_chose_stays(tmp_path):
-    bar, table = MyBar(), MySummary()
+@pytest.mark.parametrize("table", [MySummary(), ModelSummary(max_depth=3)])
+def test_what_a_user_chose_stays(tmp_path, table):
+    bar = MyBar()
     run = make_run(tmp_path, ActorLearnerCallback(), bar, table, enable_progress_bar=True)
     trainer: Any = run.trainer
     replace_defaults(trainer, run.module, "fit")

@@ -110,6 +110,14 @@ def test_the_checkpoints_load_without_pickle_and_without_arguments(fitted):
         assert module(torch.eye(4)).shape == (4, 4)
 
 
+def test_going_on_from_a_run_that_is_done_says_so_and_leaves_nothing(command, fitted):
+    code, out, _ = command("fit", "--config", "base.yaml", "--ckpt_path", "last")
+    assert code == 0
+    assert "nothing to train: trainer.max_steps 40 was reached already" in out
+    assert "next:" not in out
+    assert not (fitted.folder.parent / "version_1").exists()
+
+
 @pytest.mark.parametrize(("subcommand", "episodes"), [("validate", 3), ("test", 6)])
 def test_best_is_evaluated_from_the_configuration_of_its_run(command, fitted, subcommand, episodes):
     files = {path: path.read_bytes() for path in fitted.folder.rglob("*") if path.is_file()}
@@ -306,6 +314,7 @@ def test_a_process_that_fails_for_good_ends_with_its_traceback_and_1(
     assert error.count("Traceback (most recent call last)") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_an_actor_that_fails_before_its_first_step_leaves_no_folder(command, project):
     breaks = ("--data.env.id", "helpers.odd_envs:Faulty-v0", "--data.env.kwargs", "{where: init}")

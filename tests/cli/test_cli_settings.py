@@ -66,7 +66,7 @@ MISTAKES = {
     ),
     "nested setting of evaluation": (
         ["--data.evaluation.env.atari.noop_max", "0"],
-        "must be a whole number. (On the command line: --data.evaluation.env.atari '{noop_max: .",
+        "data.evaluation.env.atari.noop_max is '0', but must be a whole number",
     ),
     "other actions in evaluation": (
         ["--data.evaluation.env.kwargs", "{num_contexts: 7}"],
@@ -232,8 +232,11 @@ def test_a_run_that_makes_no_step_says_so_and_names_no_checkpoint(command, proje
     assert list(project.folder.glob(f"runs/{nothing}/*")) == []
 
 
-def test_a_run_without_loggers_names_no_folder_and_makes_none(command, project):
-    arguments = ("--name", "fast", "--trainer.fast_dev_run", "true")
+@pytest.mark.parametrize(
+    "logger", [(), ("--trainer.logger=lightning.pytorch.loggers.logger.DummyLogger",)]
+)
+def test_a_run_without_loggers_names_no_folder_and_makes_none(command, project, logger):
+    arguments = ("--name", "fast", "--trainer.fast_dev_run", "true", *logger)
     code, out, _ = command("fit", "--config", "base.yaml", *arguments)
     assert code == 0
     assert "last.ckpt" in out

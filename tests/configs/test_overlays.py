@@ -94,7 +94,7 @@ def test_overlays_of_the_machine_are_understood(configs: dict[str, Any]):
         assert holds(configs[name]), name
 
 
-RECIPES = [*CONFIGS.glob("*.yaml"), *(CONFIGS.parent / "benchmark/configs").glob("*.yaml")]
+RECIPES = [*CONFIGS.glob("*.yaml"), *(CONFIGS.parent / "benchmark/peers/configs").glob("*.yaml")]
 
 
 @pytest.mark.parametrize("overlay", [None, *SYSTEMS])
@@ -111,6 +111,12 @@ def test_no_recipe_sets_what_would_do_nothing(parser: Any, recipe: Path, overlay
 
 
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
+
+
+@every_overlay
+def test_what_defines_a_target_and_a_batch_is_stated_and_not_a_default(name: str):
+    replay = yaml.safe_load((CONFIGS / "algo" / f"{name}.yaml").read_text())["data"]["replay"]
+    assert {"batch_size", "n_step", "gamma"} <= replay.keys()
 
 
 # Runs of Ape-X have no fixed length.

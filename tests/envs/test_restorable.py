@@ -193,7 +193,7 @@ def test_an_environment_that_does_not_follow_its_seed_begins_an_episode(
         observation, restarted = twin.load_state_dict(state)
     assert restarted.tolist() == [False, True, False]
     assert observation.tolist() == [[5.0], [0.0], [5.0]]
-    assert "environments [1] begin new episodes" in caplog.text
+    assert "environments [1] did not answer as before" in caplog.text
     assert ("the path is gone" in caplog.text) == (differs == "error")
     assert ("not in the action space" in caplog.text) == (differs == "action")
     saved = twin.state_dict()["environments"]

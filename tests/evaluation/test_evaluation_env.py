@@ -13,7 +13,6 @@ from helpers.filmed_envs import DIARY
 from helpers.training_runs import background, make_run, quiet, small_data
 
 from lrl import ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig
-from lrl.callbacks import video
 from lrl.checkpoints.stamp import STAMP_KEY, differences, env_of, flatten, make_stamp, trained_in
 from lrl.envs import PROTOCOLS, AtariConfig, WrapperConfig
 from lrl.learner.agent import load_agent
@@ -97,7 +96,7 @@ def test_the_settings_that_differ_are_put_over_those_of_training(name: str):
         (EnvConfig(), {"wrappers": [{}]}, "wrappers[0] is {}, but must have a path"),
         (EnvConfig(), {"atari": {"noop_max": 0}}, "atari.noop_max is 0, but must be 30 for Cart"),
         (PONG, {"atari": {"hue": 0}}, "atari.hue is no setting: there are frame_skip"),
-        (PONG, {"atari": {"noop_max": "0"}}, "--data.evaluation.env.atari '{noop_max: ...}'"),
+        (PONG, {"atari": {"noop_max": "0"}}, "atari.noop_max is '0', but must be a whole number"),
         (PONG, {"max_episode_steps": 5}, "max_episode_steps is 5, but must be None for ALE/Pong"),
         (PONG, {"reward_clip": None}, "reward_clip is None, but would do nothing: rewards are raw"),
         (
@@ -154,6 +153,12 @@ def test_a_stamp_describes_what_the_score_was_measured_in():
     assert differences(stamp, stamp_of(played)) == {}
     assert differences(stamp, stamp_of(IDENTITY)).keys() == {"env.kwargs", "env.frame_stack"}
     assert '"frame_stack": 1' in flatten(stamp)["training.environment"]
+
+
+def test_the_factory_of_the_evaluation_alone_is_none_of_training():
+    stamp = stamp_of(EnvConfig("lrl/Chain-v0"), factory="lrl.envs.toy.Chain")
+    assert stamp["environment"]["factory"] == "lrl.envs.toy.Chain"
+    assert trained_in(stamp) == stamp_of(EnvConfig("lrl/Chain-v0"))["environment"]
 
 
 def test_a_stamp_without_one_is_as_it_was():
@@ -242,7 +247,6 @@ def test_a_film_shows_it_too(tmp_path: Path, monkeypatch):
     data = small_data(env=EnvConfig(DIARY, {"length": 12}), evaluation=longer())
     run = make_run(tmp_path, callback, data=data).fit()
     assert ids == [{"length": 9}] * 2  # at setup, and the film
-    assert video.TAG == "eval/video"
     played = play(str(run.checkpoint("last")), str(tmp_path / "out.gif"))
     assert played.lengths.tolist() == [9]
 

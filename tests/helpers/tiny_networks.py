@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.learner.dqn import DQN
-from lrl.networks import Encoder, QNetwork, ScalarHead
+from lrl.networks import Encoder, NoisyLinear, QNetwork, ScalarHead
 from lrl.types import Batch, EnvSpec
 
 
@@ -24,6 +24,21 @@ class FlatEncoder(Encoder):
 
     def encode(self, observation: Tensor) -> Tensor:
         return self.factor * observation
+
+
+class ModalEncoder(Encoder):
+    """A noisy layer, and two that change themselves when they are used in training mode."""
+
+    def __init__(self, observation_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.num_features = 4
+        linear = nn.Linear(observation_shape[0], 4)
+        self.spectral = nn.utils.parametrizations.spectral_norm(linear)
+        self.norm = nn.BatchNorm1d(4)
+        self.noisy = NoisyLinear(4, 4)
+
+    def encode(self, observation: Tensor) -> Tensor:
+        return self.noisy(self.norm(self.spectral(observation)))
 
 
 def linear_dqn(tiny_spec: EnvSpec, **settings: Any) -> DQN:

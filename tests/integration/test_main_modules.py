@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.training_runs import environment_for_subprocess, kill_group, process_group, wait_for
 
+pytestmark = pytest.mark.slow
 SCRIPT = """
 import lightning as L
 import lrl
@@ -60,7 +61,6 @@ def start(folder: Path, how: str, script: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "guard"),
     [

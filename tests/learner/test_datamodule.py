@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import types
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +140,20 @@ def test_ranks_play_different_episodes_and_explore_differently():
 def test_outside_of_a_trainer_it_says_where_it_belongs():
     with pytest.raises(ConfigError, match=r"trainer\.fit\(model, datamodule=\.\.\.\)"):
         small_data().setup("fit")
+
+
+def test_only_what_goes_to_processes_has_to_be_in_a_module(monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))  # a notebook's
+    data, here = small_data(actors=background()), {"class_path": "__main__.Mine"}
+    module = SimpleNamespace(hparams={"bootstrap": here, "optimizer": here})
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), lightning_module=module)
+    data.trainer = trainer  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr("lrl.learner.datamodule.evaluates_in_background", lambda _: False)
+    data.prepare_data()
+    for part in ("encoder", "head"):
+        module.hparams = {part: here}
+        with pytest.raises(ConfigError, match="Mine is defined in a notebook"):
+            data.prepare_data()
 
 
 def test_the_environment_is_asked_for_its_specification():

@@ -124,7 +124,7 @@ def test_works_in_a_plain_dataloader():
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.slow), "spawn"])
 def test_refuses_the_workers_of_a_dataloader(method):
     """With the dataset of a run, which no process but the learner's can have."""
     data = small_data()

@@ -7,11 +7,18 @@ from dataclasses import replace
 import lightning as L
 import pytest
 import torch
-from helpers.tiny_networks import FlatEncoder, linear_dqn, make_batch, matrix_of, set_weights
+from helpers.tiny_networks import (
+    FlatEncoder,
+    ModalEncoder,
+    linear_dqn,
+    make_batch,
+    matrix_of,
+    set_weights,
+)
 from helpers.trainers import SGD, Recorder, batches, equal, train, weights_of
 
 from lrl.learner.dqn import DQN
-from lrl.networks import ImplicitQuantileHead
+from lrl.networks import Encoder, ImplicitQuantileHead, NoisyLinear, ScalarHead
 from lrl.preflight.settings import is_logging_step
 from lrl.types import Batch, EnvSpec
 
@@ -123,17 +130,31 @@ def test_the_share_of_greedy_actions_is_of_the_allowed_ones(tiny_spec: EnvSpec):
     assert agent.statistics["train/reward_mean"].item() == 0.5
 
 
-def test_statistics_leave_the_run_as_it_is(tiny_spec: EnvSpec):
+@pytest.mark.parametrize("encoder", [FlatEncoder, ModalEncoder])
+def test_statistics_leave_the_run_as_it_is(tiny_spec: EnvSpec, encoder: type[Encoder]):
     """Also the generator, from which noise and levels of quantiles are drawn."""
     weights = []
     for interval in (0, 1):
         torch.manual_seed(5)
         head = functools.partial(ImplicitQuantileHead, noisy=True)
-        agent = DQN(FlatEncoder, head, optimizer=SGD, env_spec=tiny_spec)
+        agent = DQN(encoder, head, optimizer=SGD, env_spec=tiny_spec)
         train(agent, batches(6), log_every_n_steps=interval)
         weights.append(weights_of(agent.online))
         assert (agent.statistics != {}) == (interval > 0)
+        assert all(module.training for module in agent.online.modules())
     assert equal(*weights)
+
+
+def test_the_share_of_greedy_actions_is_without_noise(tiny_spec: EnvSpec):
+    module = DQN(FlatEncoder, functools.partial(ScalarHead, noisy=True), env_spec=tiny_spec)
+    batch = batches(1)[0]
+    batch = replace(batch, action=module.online.eval().q_values(batch.observation).argmax(1))
+    module.online.train()
+    for layer in module.online.modules():
+        if isinstance(layer, NoisyLinear):
+            torch.nn.init.constant_(layer.weight_sigma, 100.0)
+    train(module, [batch], log_every_n_steps=1)
+    assert module.statistics["train/greedy_fraction"].item() == 1.0
 
 
 def test_statistics_are_taken_at_logging_steps_only(tiny_spec: EnvSpec):

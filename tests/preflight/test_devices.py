@@ -217,7 +217,7 @@ def test_several_ranks_are_announced(caplog):
 def test_idle_devices_are_announced(caplog):
     with caplog.at_level(logging.INFO):
         announce_ranks(ranks(1, there=4), batch_size=32)
-    assert "learns on cuda:0, one of 4 devices" in caplog.text
+    assert "learning on cuda:0; 4 devices are available" in caplog.text
 
 
 def test_one_device_of_one_is_no_news(caplog):

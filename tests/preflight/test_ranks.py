@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 
-from lrl.preflight.ranks import check_strategy
+from lrl.preflight.ranks import check_strategy, minimum_of_ranks, sum_of_ranks
 from lrl.types import ConfigError
 
 
@@ -38,3 +38,10 @@ def test_one_device_and_data_parallel_ranks_are_taken(strategy):
 def test_split_networks_and_forked_ranks_are_refused(strategy, words):
     with pytest.raises(ConfigError, match=words):
         check_strategy(trainer(strategy))
+
+
+def test_one_rank_asks_no_device():
+    """Some know no float64."""
+    alone: Any = SimpleNamespace(world_size=1)
+    assert sum_of_ranks(alone, [3, 0.5]) == [3.0, 0.5]
+    assert minimum_of_ranks(alone, 0.25) == 0.25

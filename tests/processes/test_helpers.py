@@ -86,9 +86,7 @@ def test_a_fork_server_that_cannot_be_woken_is_killed_and_named(learner, monkeyp
         with pytest.raises(ActorError) as caught:
             learner(num_actors=1, timeout_seconds=1.0)
     assert "actor 0 cannot be started" in str(caught.value)
-    assert "the fork server did nothing for 2 s while it started and was killed" in str(
-        caught.value
-    )
+    assert "the fork server did not answer and was killed" in str(caught.value)
     made = learner(num_actors=1)
     made.take_until(made.all_acted, "first steps")
     assert SERVER._forkserver_pid != hung
@@ -152,6 +150,5 @@ def test_helpers_that_are_stopped_at_the_end_of_a_script_end_with_it(tmp_path):
 
 
 def test_no_thread_stays_from_a_start(learner):
-    made = learner(num_actors=2)
-    made.take_until(made.all_acted, "first steps")
+    learner(num_actors=2)  # has returned from the start just now
     assert "lrl-helpers-awake" not in [thread.name for thread in threading.enumerate()]

@@ -152,6 +152,24 @@ def test_once_given_back_it_waits_for_nobody_though_lightning_puts_it_back(inter
     assert interrupt.requested
 
 
+def test_once_given_back_it_leaves_ctrl_c_to_the_command_line(interrupt: Interrupt, monkeypatch):
+    heard: list[int] = []
+    monkeypatch.setattr(ending, "_end_at_once", lambda: heard.append(signal.SIGINT))
+    signal.signal(signal.SIGINT, ending.handle)
+    interrupt.install()
+    handler = signal.getsignal(signal.SIGINT)
+    interrupt.uninstall()
+    signal.signal(signal.SIGINT, handler)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        pytest.fail("the command is over: nothing can be in its middle")
+    finally:
+        ending.__init__()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert heard == [signal.SIGINT]
+
+
 @pytest.fixture
 def hang_up() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

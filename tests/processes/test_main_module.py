@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import threading
+import time
 import types
 from functools import partial
 from importlib.machinery import ModuleSpec
@@ -91,6 +93,25 @@ def test_a_file_that_is_none_is_hidden_while_processes_start(main):
     main.__file__ = __file__
     with without_missing_main():
         assert main.__file__ == __file__
+
+
+def test_threads_hide_it_one_after_the_other(main):
+    main.__file__, found = "<stdin>", []
+
+    def start() -> None:
+        with without_missing_main():
+            found.append(hasattr(main, "__file__"))
+            time.sleep(0.1)
+            found.append(hasattr(main, "__file__"))
+
+    threads = [threading.Thread(target=start) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.03)
+    for thread in threads:
+        thread.join()
+    assert found == [False] * 6
+    assert main.__file__ == "<stdin>"
 
 
 class Mine(Greedy):

@@ -64,15 +64,19 @@ def test_a_suspension_does_not_count(fake):
     assert start.verdict(1, 30.0, since=fake.now - 1.0) is None
 
 
+def is_at_rest(pid: int) -> bool:
+    before = patience._processor_seconds(pid)
+    time.sleep(0.5)
+    return patience._processor_seconds(pid) == before is not None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not known")
 def test_processor_time_grows_with_work_alone():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
     try:
         wait_for(lambda: (patience._processor_seconds(busy.pid) or 0.0) > 0.5, "work")
-        at_rest = patience._processor_seconds(idle.pid)
-        time.sleep(0.5)
-        assert patience._processor_seconds(idle.pid) == at_rest
+        wait_for(lambda: is_at_rest(idle.pid), "rest")  # the interpreter has to start first
     finally:
         for process in (busy, idle):
             process.kill()

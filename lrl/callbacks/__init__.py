@@ -4,6 +4,7 @@ from lrl.callbacks.actor_learner import ActorLearnerCallback
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
+from lrl.callbacks.group import CallbackGroup
 from lrl.callbacks.metrics import ParameterStatistics, Throughput
 from lrl.callbacks.progress import RLProgressBar
 from lrl.callbacks.summary import RunSummary
@@ -14,6 +15,7 @@ __all__ = [
     "ActorLearnerCallback",
     "BackgroundEvaluation",
     "BestCheckpoint",
+    "CallbackGroup",
     "EpisodeVideo",
     "LastCheckpoint",
     "ParameterStatistics",

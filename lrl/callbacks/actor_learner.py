@@ -5,32 +5,29 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import lightning as L
-from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from typing_extensions import override
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, FolderClaim, LastCheckpoint
 from lrl.callbacks.evaluation import DEFAULT_EVAL_INTERVAL, PeriodicEvaluation, batches_in
-from lrl.callbacks.logging import let_loggers_fail
-from lrl.callbacks.metrics import Throughput
+from lrl.callbacks.group import CallbackGroup
+from lrl.callbacks.metrics import Throughput, let_loggers_fail
 from lrl.callbacks.progress import introduction, replace_defaults
-from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
-from lrl.callbacks.requeue import SlurmRequeue
+from lrl.callbacks.replay_checkpoint import ReplayCheckpoint, ReplayRestore
+from lrl.callbacks.signals import SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
 from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
-from lrl.checkpoints.stamp import other_protocol
-from lrl.preflight.ranks import end_ranks_that_wait
-from lrl.processes.interrupt import interrupt
 from lrl.types import ConfigError
 
 
-class ActorLearnerCallback(Checkpoint):
+class ActorLearnerCallback(CallbackGroup):
     """Connect the learner with its actors: one line in a YAML or a script.
 
     Order within a learner step: drain and optimise (dataset and module), sync weights, log,
-    evaluate and keep the best, then save `last`. The parts also work alone.
+    evaluate and keep the best, then save `last`. `parts` has all of it in the one order that holds
+    for every hook, also when a run ends. The parts also work alone.
 
     It is a Lightning `Checkpoint` with `best_model_path`, so the Trainer adds none of its own and
     `ckpt_path="best"` finds the best weights. Where the Trainer has no integer
@@ -52,9 +49,6 @@ class ActorLearnerCallback(Checkpoint):
         checkpoint_replay: Whether the replay is saved with `last.ckpt`, in the background, so that
             a run that goes on from there need not fill it again; it takes its size on the disk.
     """
-
-    syncs_weights = True
-    updates_priorities = True
 
     def __init__(
         self,
@@ -78,7 +72,6 @@ class ActorLearnerCallback(Checkpoint):
             )
         self.best = BestCheckpoint(monitor)
         self.replay = ReplayCheckpoint(checkpoint_replay)
-        self.saves_replay = checkpoint_replay
         interval = save_interval_learner_steps
         if evaluation == "background":
             self.evaluation = BackgroundEvaluation(eval_interval_learner_steps, self.best)
@@ -86,11 +79,11 @@ class ActorLearnerCallback(Checkpoint):
         else:
             self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
             self.last = LastCheckpoint(interval, self.evaluation.is_due, self.replay.beside)
-        self._compares, self._resumed = True, ""
         self.summary = RunSummary(self.best, self.throughput)
         self.requeue = SlurmRequeue()
-        self._claim = FolderClaim()
-        self.parts: list[L.Callback] = [
+        parts = (
+            SigtermWatch(),  # before what a second signal must not disturb
+            ReplayRestore(),  # before what counts
             PriorityUpdate(),
             self.weight_sync,
             self.throughput,
@@ -99,25 +92,13 @@ class ActorLearnerCallback(Checkpoint):
             self.last,
             self.video,
             self.summary,
-        ]
-
-    @property
-    def evaluates_in_background(self) -> bool:
-        """Whether a process of its own plays the evaluation episodes."""
-        return isinstance(self.evaluation, BackgroundEvaluation)
-
-    @property
-    def periods_learner_steps(self) -> dict[str, int]:
-        """All periods of the parts in learner steps, by setting."""
-        return {
-            f"actor_learner.{name}": value
-            for name, value in (
-                ("sync_period_learner_steps", self.weight_sync.period_learner_steps),
-                ("eval_interval_learner_steps", self.evaluation.interval_learner_steps),
-                ("save_interval_learner_steps", self.last.interval_learner_steps),
-                ("video_interval_learner_steps", self.video.interval_learner_steps),
-            )
-        }
+            self.replay,  # its wait comes after everything else is saved
+            self.requeue,  # when everything is saved
+            _Beginning(eval_interval_learner_steps or 1000),
+            FolderClaim(),  # until nothing more is written
+            SigintHold(),
+        )
+        super().__init__(parts)
 
     @property
     def best_model_path(self) -> str:
@@ -134,103 +115,31 @@ class ActorLearnerCallback(Checkpoint):
         """Score of the best checkpoint."""
         return self.best.best_model_score
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Prepare the parts, and take over Ctrl-C."""
-        if stage == "fit":
-            self._claim.make(trainer)
-        for part in self.parts:
-            part.setup(trainer, pl_module, stage)
-        if stage == "fit":
-            if not isinstance(trainer.limit_train_batches, int):
-                learner_steps = self.evaluation.interval_learner_steps or 1000
-                trainer.limit_train_batches = batches_in(trainer, pl_module, learner_steps)
-            replace_defaults(trainer, pl_module, stage)
-            interrupt.install()
-            let_loggers_fail(trainer)
-            self.requeue.setup(trainer, pl_module, stage)
-
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Say what is trained."""
-        rank_zero_info(introduction(trainer, pl_module))
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore the replay, then forward to the parts."""
-        interrupt.watch_sigterm(SIGTERMException)
-        self.replay.on_train_start(trainer, pl_module)
-        for part in self.parts:
-            part.on_train_start(trainer, pl_module)
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Forward to the part that times the optimisation."""
-        self.throughput.on_train_batch_start(trainer, pl_module, batch, batch_idx)
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        """Forward to the parts, in order."""
-        for part in self.parts:
-            part.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forward to the part that times the evaluation."""
-        self.throughput.on_validation_start(trainer, pl_module)
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forward to the parts, in order."""
-        for part in self.parts:
-            part.on_validation_end(trainer, pl_module)
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Wait for an evaluation in the background, and save the last checkpoint."""
-        interrupt.release_sigterm()
-        self.evaluation.on_train_end(trainer, pl_module)
-        self.last.on_train_end(trainer, pl_module)
-        self.replay.on_train_end(trainer, pl_module)
-        self.summary.on_train_end(trainer, pl_module)
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """Save what can be saved, stop the actors."""
-        interrupt.release_sigterm()
-        end_ranks_that_wait(trainer)
-        self.last.saves_untrained = self.requeue.is_asked  # the job goes on with `last`, always
-        for part in self.parts:
-            part.on_exception(trainer, pl_module, exception)
-        self.replay.on_exception(trainer, pl_module, exception)
-        self.requeue.on_exception(trainer, pl_module, exception)
-        self._claim.drop()
-        interrupt.uninstall()
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Give Ctrl-C back and write the summary."""
-        interrupt.uninstall()
-        self.requeue.teardown(trainer, pl_module, stage)
-        for part in self.parts:
-            part.teardown(trainer, pl_module, stage)
-        self.replay.teardown(trainer, pl_module, stage)
-        self._claim.drop()
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the best score."""
+        """Return the best score, the only state of a part, as `BestCheckpoint` alone has it."""
         return self.best.state_dict()
 
-    def on_load_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Note whether the scores of the run that is resumed compare with this one's."""
-        self._compares = not other_protocol(checkpoint, getattr(trainer, "datamodule", None))
-        self._resumed = str(trainer.ckpt_path or "")
-
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the best score of the run that is resumed, if it is one to beat."""
-        if self._compares:
-            self.best.load_state_dict(state_dict)
-            self.best.find_moved(self._resumed)
+        self.best.load_state_dict(state_dict)
+
+
+class _Beginning(L.Callback):
+    """Replace what Lightning chose where the user did not, and say what is trained."""
+
+    def __init__(self, epoch_learner_steps: int) -> None:
+        self._epoch_learner_steps = epoch_learner_steps
+
+    @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        if not isinstance(trainer.limit_train_batches, int):
+            batches = batches_in(trainer, pl_module, self._epoch_learner_steps)
+            trainer.limit_train_batches = batches
+        replace_defaults(trainer, pl_module, stage)
+        let_loggers_fail(trainer)
+
+    @override
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        rank_zero_info(introduction(trainer, pl_module))

@@ -13,18 +13,18 @@ import torch
 
 from lrl.callbacks.checkpoints import BestCheckpoint, checkpoint_folder, save_checkpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
-from lrl.callbacks.logging import log_metrics
+from lrl.callbacks.metrics import log_metrics
 from lrl.checkpoints.files import SaveError, temporary_beside
 from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.datamodule import datamodule_of
 from lrl.networks.q_network import vector_size
-from lrl.preflight.settings import callbacks_of
+from lrl.preflight.callbacks import EvaluatesInBackground, Monitors, parts_of
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
 
 
-class BackgroundEvaluation(PeriodicEvaluation):
+class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
     """Have an evaluator play the validation episodes every so many learner steps.
 
     Each evaluation begins with a checkpoint, the candidate, which becomes `best.ckpt` if its
@@ -39,8 +39,6 @@ class BackgroundEvaluation(PeriodicEvaluation):
         interval_learner_steps: Learner steps between evaluations, at least 1.
         best: Keeps the best candidate.
     """
-
-    evaluates_in_background = True
 
     def __init__(self, interval_learner_steps: int, best: BestCheckpoint) -> None:
         super().__init__(interval_learner_steps)
@@ -63,8 +61,8 @@ class BackgroundEvaluation(PeriodicEvaluation):
             return
         self._replace(trainer, limit_val_batches=0)
         self._candidate = temporary_beside(checkpoint_folder(trainer) / "candidate.ckpt")
-        for callback in callbacks_of(trainer):
-            monitor = getattr(callback, "monitor", None) or ""
+        for callback in parts_of(trainer, Monitors):
+            monitor = callback.monitor or ""
             if callback is not self.best and monitor.startswith("eval/"):
                 raise ConfigError(
                     f"{type(callback).__name__} monitors {monitor}, which evaluation in the "

@@ -14,8 +14,10 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
+from typing_extensions import override
 
 from lrl.callbacks.evaluation import note_evaluation
+from lrl.callbacks.signals import SlurmRequeue
 from lrl.checkpoints.files import (
     SaveError,
     predecessor_kept,
@@ -23,7 +25,9 @@ from lrl.checkpoints.files import (
     remove_leftovers,
     use_verified_io,
 )
+from lrl.checkpoints.stamp import other_protocol
 from lrl.evaluation.evaluator import EvaluatorError
+from lrl.preflight.callbacks import IsPeriodic, parts_of
 from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
 
@@ -31,7 +35,24 @@ DEFAULT_MONITOR = "eval/return_mean"
 _log = logging.getLogger(__name__)
 
 
-class BestCheckpoint(Checkpoint):
+class _CheckpointInFolder(Checkpoint):
+    """Knows the run's folder, where a checkpoint is safe."""
+
+    folder: Path | None = None
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Find the folder of a run that trains."""
+        use_verified_io(trainer)
+        if stage == "fit":
+            self.folder = checkpoint_folder(trainer)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Clear away what a killed run left there; by now `FolderClaim` says whose it is."""
+        if trainer.is_global_zero and self.folder is not None:
+            remove_leftovers(self.folder)
+
+
+class BestCheckpoint(_CheckpointInFolder):
     """Keep `best.ckpt`: the weights with the best evaluation so far.
 
     Only a strictly better score replaces it, a NaN never does. The score is stored in every
@@ -49,11 +70,7 @@ class BestCheckpoint(Checkpoint):
         self.monitor = monitor
         self.best_model_path = ""
         self.best_model_score = -math.inf
-        self.folder: Path | None = None
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Find the run's folder, and clear away what a killed run left in it."""
-        self.folder = prepare_folder(trainer, stage) or self.folder
+        self._compares, self._resumed = True, ""
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save, if this evaluation is better than all before."""
@@ -103,34 +120,45 @@ class BestCheckpoint(Checkpoint):
         """Take a score over, which the file that is then written holds; not if that fails."""
         assert self.folder is not None
         before, path = self.state_dict(), self.folder / "best.ckpt"
-        self.load_state_dict({"best_model_score": score, "best_model_path": str(path)})
+        self.best_model_score, self.best_model_path = score, str(path)
         try:
             yield path
         except OSError as error:
-            self.load_state_dict(before)
+            self._take_over(before)
             _log.error("the best weights so far, of score %.6g, are not kept: %s", score, error)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score and where its weights are."""
         return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the best score of the run that is resumed."""
-        self.best_model_score = state_dict["best_model_score"]
-        self.best_model_path = state_dict["best_model_path"]
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Note whether the scores of the run that is resumed compare with this one's."""
+        self._compares = not other_protocol(checkpoint, getattr(trainer, "datamodule", None))
+        self._resumed = str(trainer.ckpt_path or "")
 
-    def find_moved(self, resumed: str) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the best score of the run that is resumed, if it is one to beat."""
+        if self._compares:
+            self._take_over(state_dict)
+            if self._resumed:
+                self._find_moved()
+
+    def _take_over(self, state: dict[str, Any]) -> None:
+        self.best_model_score = state["best_model_score"]
+        self.best_model_path = state["best_model_path"]
+
+    def _find_moved(self) -> None:
         """Look for the best weights near the checkpoint that is resumed, if their path is gone.
 
         Where they are not there either, the next evaluation is the best.
-
-        Args:
-            resumed: RUNS/NAME/version_K/checkpoints/last.ckpt.
         """
         path = Path(self.best_model_path)
         if not self.best_model_path or path.is_file():
             return
-        moved = Path(resumed).parent.parent.parent.joinpath(*path.parts[-3:])
+        name = Path(self._resumed).parent.parent.parent  # NAME/version_K/checkpoints/last.ckpt
+        moved = name.joinpath(*path.parts[-3:])
         if moved.is_file():
             self.best_model_path = str(moved)
         else:
@@ -138,10 +166,10 @@ class BestCheckpoint(Checkpoint):
                 "the best weights so far, of score %.6g, are gone from %s: the best from now on "
                 "are kept", self.best_model_score, path,
             )  # fmt: skip
-            self.load_state_dict({"best_model_score": -math.inf, "best_model_path": ""})
+            self.best_model_score, self.best_model_path = -math.inf, ""
 
 
-class LastCheckpoint(Checkpoint):
+class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
     """Keep `last.ckpt`: periodically, at the end, and when the run is interrupted.
 
     The one before it stays as `previous.ckpt`. Where saving fails, for want of space perhaps, the
@@ -172,14 +200,13 @@ class LastCheckpoint(Checkpoint):
         self.last_model_path = ""
         self._evaluation_is_due = evaluation_is_due
         self._beside = beside
-        self.saves_untrained = False  # also before the first learner step, if the run is ended
         self._saved_step = -1
         self._failures = 0
-        self.folder: Path | None = None
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Find the run's folder, and clear away what a killed run left in it."""
-        self.folder = prepare_folder(trainer, stage) or self.folder
+    @property
+    @override
+    def period(self) -> tuple[str, int]:
+        return "actor_learner.save_interval_learner_steps", self.interval_learner_steps
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Clear away what the run that is resumed left, if it was killed."""
@@ -223,7 +250,9 @@ class LastCheckpoint(Checkpoint):
             exception, (KeyboardInterrupt, SIGTERMException, EvaluatorError)
         )
         is_sound &= AT_ONCE not in exception.args  # it came in the middle of something
-        is_begun = trainer.global_step > 0 or self.saves_untrained
+        # A job that SLURM queues again goes on with `last`, always.
+        is_queued_again = any(part.is_asked for part in parts_of(trainer, SlurmRequeue))
+        is_begun = trainer.global_step > 0 or is_queued_again
         if is_sound and is_begun and trainer.world_size == 1:
             if validating:
                 note_evaluation(trainer, is_played=False)
@@ -300,30 +329,21 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
         raise SaveError(error)
 
 
-def prepare_folder(trainer: L.Trainer, stage: str) -> Path | None:
-    """Make checkpoints safe; return the folder of a run that trains."""
-    use_verified_io(trainer)
-    if stage != "fit":
-        return None
-    folder = checkpoint_folder(trainer)
-    if trainer.is_global_zero:
-        remove_leftovers(folder)
-    return folder
-
-
-class FolderClaim:
-    """The claim of one run to a folder, which ends with its process at the latest."""
+class FolderClaim(L.Callback):
+    """Claim the folder of a run that trains, until the run ends, or its process does."""
 
     def __init__(self) -> None:
         self._descriptor = -1
 
-    def make(self, trainer: L.Trainer) -> None:
-        """Claim the folder of a run that trains; all ranks must call it.
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Claim it.
 
         Raises:
             ConfigError: Another run trains there: each would replace the checkpoints, and delete
                 the replay, of the other.
         """
+        if stage != "fit":
+            return
         folder = checkpoint_folder(trainer).parent
         if fcntl is None or not trainer.is_global_zero or self._descriptor >= 0:
             return
@@ -332,16 +352,25 @@ class FolderClaim:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.drop()
+            self._drop()
             raise ConfigError(
                 f"another run trains in {folder} and keeps its checkpoints there: give the "
                 "Trainer another default_root_dir, or a logger, which makes a folder for each run"
             ) from None
         except OSError:  # a disk without locks
-            self.drop()
+            self._drop()
 
-    def drop(self) -> None:
-        """Let others have the folder; idempotent."""
+    @override
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        self._drop()
+
+    @override
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._drop()
+
+    def _drop(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import lightning as L
+from typing_extensions import override
 
-from lrl.callbacks.logging import log_metrics
+from lrl.callbacks.metrics import log_metrics
+from lrl.preflight.callbacks import IsPeriodic
 from lrl.types import ConfigError
 
 DEFAULT_EVAL_INTERVAL = 500
 
 
-class PeriodicEvaluation(L.Callback):
+class PeriodicEvaluation(L.Callback, IsPeriodic):
     """Run Lightning's validation loop every so many learner steps.
 
     Args:
@@ -27,6 +29,11 @@ class PeriodicEvaluation(L.Callback):
             )
         self.interval_learner_steps = interval_learner_steps
         self._replaced: dict[str, Any] = {}
+
+    @property
+    @override
+    def period(self) -> tuple[str, int]:
+        return "actor_learner.eval_interval_learner_steps", self.interval_learner_steps
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Set the Trainer's schedule; an untrained network plays no sanity episodes.

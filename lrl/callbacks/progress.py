@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from lrl.callbacks.metrics import Throughput
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of, dataset_of
+from lrl.preflight.callbacks import callbacks_of, parts_of
 from lrl.preflight.cores import available_cores
-from lrl.preflight.settings import callbacks_of
 from lrl.types import ConfigError
 
 _BAR_FORMAT = "{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}"
@@ -64,8 +64,7 @@ class RLProgressBar(ProgressBar):
         """Open the bar."""
         if not self._enabled:
             return
-        found = (getattr(c, "throughput", None) for c in callbacks_of(trainer))
-        self._throughput = next((t for t in found if isinstance(t, Throughput)), None)
+        self._throughput = next(parts_of(trainer, Throughput), None)
         terminal = sys.stderr.isatty()
         self._interval = self.refresh_seconds * (1 if terminal else 10)
         self._bar = _Bar(

@@ -17,19 +17,54 @@ from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.checkpoints.saved_replay import SavedReplayError, load_replay
 from lrl.checkpoints.stamp import trained_in
 from lrl.learner.datamodule import datamodule_of, dataset_of
+from lrl.preflight.callbacks import SavesReplay
 from lrl.processes.interrupt import AT_ONCE
 
 _log = logging.getLogger(__name__)
 
 
-class ReplayCheckpoint(L.Callback):
-    """Save each rank's replay with `last.ckpt`, in the background, and restore it on resume.
+class ReplayRestore(L.Callback):
+    """Give a checkpoint that names a replay its replay back, on each rank.
 
-    A checkpoint that names a replay gets it back, whether or not this run saves its own. A replay
-    that cannot be restored is left out with a warning, and filled to its minimum as without one.
+    It comes before actors start and before all that count. A replay that cannot be restored is left
+    out with a warning, and filled to its minimum as without one.
+    """
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Restore the replay, whether or not this run saves its own."""
+        dataset, path = dataset_of(trainer), trainer.ckpt_path
+        if path is None or not dataset.replay_to_restore:
+            return
+        started = time.monotonic()
+        try:
+            state = load_replay(
+                _rank_folder(Path(path).parent, trainer),
+                dataset.replay,
+                _settings(trainer),
+                trainer.global_step,
+                dataset.replay_to_restore,
+            )
+        except (SavedReplayError, OSError) as error:
+            _log.warning(
+                "the replay saved with %s is left out, and filled to its minimum again: %s",
+                path,
+                error,
+            )
+            return
+        dataset.resume(state)
+        _log.info(
+            "the replay saved with %s is restored: %d rows in %.1f s",
+            path,
+            dataset.replay.streams.num_rows,
+            time.monotonic() - started,
+        )
+
+
+class ReplayCheckpoint(L.Callback, SavesReplay):
+    """Save each rank's replay with `last.ckpt`, in the background.
 
     Args:
-        enabled: Whether this run saves its replay.
+        enabled: Whether this run does.
     """
 
     def __init__(self, enabled: bool = False) -> None:
@@ -37,11 +72,13 @@ class ReplayCheckpoint(L.Callback):
         self._saver: ReplaySaver | None = None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore the replay, before actors start; this must come before all that count."""
-        self._restore(trainer)
-        if self.enabled:
-            folder = _rank_folder(checkpoint_folder(trainer), trainer)
-            self._saver = ReplaySaver(folder, dataset_of(trainer).replay, _settings(trainer))
+        """Begin with the replay that was restored, if there was one."""
+        if not self.enabled:
+            return
+        folder, dataset = _rank_folder(checkpoint_folder(trainer), trainer), dataset_of(trainer)
+        self._saver = ReplaySaver(folder, dataset.replay, _settings(trainer))
+        if trainer.ckpt_path is not None and not dataset.replay_to_restore:
+            _log.warning("no replay was saved with %s: it is filled again", trainer.ckpt_path)
 
     @contextlib.contextmanager
     def beside(self, trainer: L.Trainer) -> Iterator[None]:
@@ -83,38 +120,6 @@ class ReplayCheckpoint(L.Callback):
     def _finish(self) -> None:
         if self._saver is not None:
             self._saver.finish()
-
-    def _restore(self, trainer: L.Trainer) -> None:
-        dataset, path = dataset_of(trainer), trainer.ckpt_path
-        if path is None:
-            return
-        if not dataset.replay_to_restore:
-            if self.enabled:
-                _log.warning("no replay was saved with %s: it is filled again", path)
-            return
-        started = time.monotonic()
-        try:
-            state = load_replay(
-                _rank_folder(Path(path).parent, trainer),
-                dataset.replay,
-                _settings(trainer),
-                trainer.global_step,
-                dataset.replay_to_restore,
-            )
-        except (SavedReplayError, OSError) as error:
-            _log.warning(
-                "the replay saved with %s is left out, and filled to its minimum again: %s",
-                path,
-                error,
-            )
-            return
-        dataset.resume(state)
-        _log.info(
-            "the replay saved with %s is restored: %d rows in %.1f s",
-            path,
-            dataset.replay.streams.num_rows,
-            time.monotonic() - started,
-        )
 
 
 def _rank_folder(checkpoints: Path, trainer: L.Trainer) -> Path:

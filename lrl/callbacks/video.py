@@ -10,9 +10,11 @@ from typing import Any
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
+from typing_extensions import override
 
 from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
+from lrl.preflight.callbacks import IsPeriodic
 from lrl.types import ConfigError
 
 TAG = "eval/video"
@@ -21,7 +23,7 @@ _SECONDS = 30.0
 _log = logging.getLogger(__name__)
 
 
-class EpisodeVideo(L.Callback):
+class EpisodeVideo(L.Callback, IsPeriodic):
     """Film the first evaluation episode every so many learner steps, for TensorBoard.
 
     `eval/video` is an animated image of at most 30 seconds of play. Training waits for it; its
@@ -43,6 +45,11 @@ class EpisodeVideo(L.Callback):
         self.interval_learner_steps = interval_learner_steps
         self.seconds = 0.0
         self._filmed_step = 0
+
+    @property
+    @override
+    def period(self) -> tuple[str, int]:
+        return "actor_learner.video_interval_learner_steps", self.interval_learner_steps
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuse films that nobody could see."""

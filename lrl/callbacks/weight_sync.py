@@ -8,9 +8,11 @@ from typing import Any
 
 import lightning as L
 from torch import Tensor
+from typing_extensions import override
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dqn import DQN
+from lrl.preflight.callbacks import IsPeriodic, SyncsWeights, UpdatesPriorities
 from lrl.preflight.settings import refuse_synchronous
 from lrl.replay.device_copies import HostCopy
 from lrl.types import ConfigError
@@ -19,7 +21,7 @@ DEFAULT_SYNC_PERIOD = 10
 _LAG_STEPS = 2  # by which a loss that is not finite is found first
 
 
-class WeightSync(L.Callback):
+class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
     """Publish the online network to the actors.
 
     The newest version wins: an actor takes it before its next step, and no backlog can form.
@@ -28,8 +30,6 @@ class WeightSync(L.Callback):
         period_learner_steps: Learner steps between two versions; without actors in the background
             (synchronous mode) it has to be left out, since acting takes the network itself.
     """
-
-    syncs_weights = True
 
     def __init__(self, period_learner_steps: int = DEFAULT_SYNC_PERIOD) -> None:
         if period_learner_steps < 1:
@@ -45,6 +45,11 @@ class WeightSync(L.Callback):
     def period_learner_steps(self) -> int:
         """Learner steps between two versions; 0 in synchronous mode, once that is known."""
         return self.asked_period if self._has_actors else 0
+
+    @property
+    @override
+    def period(self) -> tuple[str, int]:
+        return "actor_learner.sync_period_learner_steps", self.period_learner_steps
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuse a period where there is nobody to give weights to."""
@@ -76,14 +81,12 @@ class WeightSync(L.Callback):
             self.policy_version = step
 
 
-class PriorityUpdate(L.Callback):
+class PriorityUpdate(L.Callback, UpdatesPriorities):
     """Hand the priorities of every batch to the sampler (uniform sampling ignores them).
 
     Those of a learner on a GPU come two steps later, when nobody has to wait for them; the last
     ones are not in a replay that is saved.
     """
-
-    updates_priorities = True
 
     def __init__(self) -> None:
         self._coming: deque[tuple[Tensor, HostCopy]] = deque()

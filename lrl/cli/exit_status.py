@@ -14,7 +14,7 @@ import lightning as L
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks import ActorLearnerCallback
-from lrl.preflight.settings import callbacks_of
+from lrl.preflight.callbacks import parts_of
 from lrl.processes import outputs
 from lrl.processes.ending import StoppedError, ending
 
@@ -110,4 +110,4 @@ class Outcome(L.Callback):
 
 def callback_of(trainer: L.Trainer) -> ActorLearnerCallback:
     """Return the callback of a command line's Trainer."""
-    return next(c for c in callbacks_of(trainer) if isinstance(c, ActorLearnerCallback))
+    return next(parts_of(trainer, ActorLearnerCallback))

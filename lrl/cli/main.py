@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
-from lrl.callbacks.logging import log_configuration
+from lrl.callbacks.metrics import log_configuration
 from lrl.checkpoints.files import SaveError
 from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.cli.commands import configure_logging, report_mistake

@@ -25,17 +25,12 @@ from lrl.learner.dataset import ReplayDataset
 from lrl.learner.quiet import quieten
 from lrl.networks import QNetwork
 from lrl.parts.recipe import blamed_on
+from lrl.preflight.callbacks import check_callbacks, evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
 from lrl.preflight.devices import check_replay_device, of_this_rank
 from lrl.preflight.machine import check_machine
 from lrl.preflight.ranks import announce_ranks, minimum_of_ranks
-from lrl.preflight.settings import (
-    check_callbacks,
-    check_inference,
-    check_synchronous,
-    evaluates_in_background,
-    saves_replay,
-)
+from lrl.preflight.settings import check_inference, check_synchronous
 from lrl.preflight.trainer import check_trainer
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts

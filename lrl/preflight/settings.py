@@ -1,4 +1,4 @@
-"""Checks that settings and callbacks fit together, so that no setting silently does nothing."""
+"""Checks that settings fit together, so that none silently does nothing."""
 
 from __future__ import annotations
 
@@ -17,48 +17,10 @@ _OF_RINGS = ("chunk_rows", "chunks_per_actor", "start_method")
 _OF_SUPERVISION = ("on_failure", "max_restarts", "timeout_seconds")
 
 
-def callbacks_of(trainer: L.Trainer) -> list[L.Callback]:
-    """Return a Trainer's callbacks."""
-    return getattr(trainer, "callbacks", [])
-
-
-def evaluates_in_background(trainer: L.Trainer) -> bool:
-    """Return whether a callback has a process that plays evaluation episodes."""
-    return any(getattr(c, "evaluates_in_background", False) for c in callbacks_of(trainer))
-
-
-def saves_replay(trainer: L.Trainer | None) -> bool:
-    """Return whether a callback saves the replay with its checkpoints."""
-    return trainer is not None and any(
-        getattr(c, "saves_replay", False) for c in callbacks_of(trainer)
-    )
-
-
 def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
     """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
     interval: int = getattr(trainer, "log_every_n_steps", 0)
     return interval > 0 and learner_step % interval == 0
-
-
-def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
-    """Check that something carries weights to the actors and priorities to the sampler.
-
-    Raises:
-        ConfigError: One of them is wanted, and no callback does it.
-    """
-    callbacks = callbacks_of(trainer)
-    if num_actors > 0 and not any(getattr(c, "syncs_weights", False) for c in callbacks):
-        raise ConfigError(
-            f"actors.num_actors is {num_actors} but no callback syncs weights, so the actors would "
-            "never improve: add ActorLearnerCallback() to the Trainer's callbacks, or set "
-            "actors.num_actors to 0"
-        )
-    if needs_priorities and not any(getattr(c, "updates_priorities", False) for c in callbacks):
-        raise ConfigError(
-            "replay.sampler needs priorities but no callback hands them on, so all rows would keep "
-            "the one they start with: add ActorLearnerCallback() or PriorityUpdate() to the "
-            "Trainer's callbacks, or set replay.sampler to UniformSampler"
-        )
 
 
 def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import lightning as L
 
-from lrl.preflight.settings import callbacks_of
+from lrl.preflight.callbacks import periods_of
 from lrl.types import ConfigError
 
 NOT_CALLED = ("training_step", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step")
@@ -34,17 +34,12 @@ def check_updates_per_step(
             f"model.updates_per_step is {updates}, but {agent} has a {method} of its own, which "
             "would not be called: set it to 1, or override compute_loss only"
         )
-    periods: dict[str, int] = {
-        "trainer.max_steps": trainer.max_steps,
-        "trainer.log_every_n_steps": getattr(trainer, "log_every_n_steps", 0),
-    }
-    for callback in callbacks_of(trainer):
-        periods.update(getattr(callback, "periods_learner_steps", {}))
-        for name in ("period_learner_steps", "interval_learner_steps"):
-            periods[f"{type(callback).__name__}.{name}"] = getattr(callback, name, 0)
-        saves = getattr(callback, "_every_n_train_steps", 0)  # of Lightning's ModelCheckpoint
-        periods[f"{type(callback).__name__}.every_n_train_steps"] = saves
-    for name, learner_steps in periods.items():
+    periods = [
+        ("trainer.max_steps", trainer.max_steps),
+        ("trainer.log_every_n_steps", getattr(trainer, "log_every_n_steps", 0)),
+        *periods_of(trainer),
+    ]
+    for name, learner_steps in periods:
         if learner_steps > 0 and learner_steps % updates:
             raise ConfigError(
                 f"{name} is {learner_steps}, but model.updates_per_step is {updates}, so that "

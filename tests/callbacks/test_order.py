@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import lightning as L
 import pytest
-from helpers.training_runs import Run, background, make_run, quiet, small_data
+from helpers.training_runs import (
+    AfterEachStep,
+    Run,
+    background,
+    make_run,
+    quiet,
+    small_data,
+)
 
 from lrl import DQN, ActorConfig, ActorLearnerCallback, EvaluationConfig, ReplayDataset
-from lrl.callbacks import evaluation, metrics
+from lrl.callbacks import LastCheckpoint, RunSummary, evaluation, metrics
+from lrl.callbacks.checkpoints import FolderClaim
+from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
+from lrl.callbacks.signals import SlurmRequeue
 from lrl.evaluation import loader
 from lrl.learner.actor_pools import ProcessPool
+from lrl.processes.interrupt import interrupt
 
 pytestmark = quiet
 SYNC, LOG, EVALUATE, SAVE, STEPS = 2, 3, 4, 6, 13
@@ -145,3 +157,46 @@ def test_every_evaluation_plays_the_same_episodes_aside_of_training(recording):
         assert not seen["training"]
         assert not seen["counted"]
     assert recording.modes == {True}
+
+
+@pytest.mark.parametrize("ends", ["finished", "Ctrl-C"])
+def test_order_at_the_end_of_a_run(tmp_path, monkeypatch, ends):
+    """Signals disturb no save, and the folder and Ctrl-C are given back when all is written."""
+    events: list[str] = []
+    for owner, attribute, name in (
+        (interrupt, "release_sigterm", "let go of SIGTERM"),
+        (LastCheckpoint, "_save", "save last"),
+        (RunSummary, "write", "write the summary"),
+        (ReplayCheckpoint, "_finish", "wait for the replay"),
+        (SlurmRequeue, "teardown", "let go of SLURM's signal"),
+        (FolderClaim, "_drop", "give the folder back"),
+        (interrupt, "uninstall", "give Ctrl-C back"),
+    ):
+        spy(monkeypatch, owner, attribute, name, events)
+
+    def stop(trainer: L.Trainer, batch: object) -> None:
+        if trainer.global_step == 3 and ends == "Ctrl-C":
+            raise KeyboardInterrupt
+
+    callback = ActorLearnerCallback(5, 0, 0, checkpoint_replay=True)
+    run = make_run(tmp_path, AfterEachStep(stop), callback, max_steps=4)
+    with pytest.raises(SystemExit) if ends == "Ctrl-C" else nullcontext():
+        run.fit()
+    saved = ["let go of SIGTERM", "save last", "write the summary", "wait for the replay"]
+    end = ["let go of SLURM's signal", "give the folder back", "give Ctrl-C back"]
+    if ends == "Ctrl-C":
+        assert events == [*saved, *end, "let go of SIGTERM"]
+    else:
+        assert events == [*saved[:2], saved[3], *saved[2:], *end, "let go of SIGTERM"]
+
+
+def spy(
+    patch: pytest.MonkeyPatch, owner: Any, attribute: str, name: str, events: list[str]
+) -> None:
+    original = getattr(owner, attribute)
+
+    def spied(*args: Any, **kwargs: Any) -> Any:
+        events.append(name)
+        return original(*args, **kwargs)
+
+    patch.setattr(owner, attribute, spied)

@@ -258,7 +258,7 @@ class OwnStep(DQN):
         ({}, ActorLearnerCallback(6, 0, 0), "actor_learner.sync_period_learner_steps is 6"),
         ({}, ActorLearnerCallback(8, 10, 0), "actor_learner.eval_interval_learner_steps is 10"),
         ({}, ActorLearnerCallback(8, 0, 7), "actor_learner.save_interval_learner_steps is 7"),
-        ({}, WeightSync(6), "WeightSync.period_learner_steps is 6"),
+        ({}, WeightSync(6), "actor_learner.sync_period_learner_steps is 6"),
         ({}, ModelCheckpoint(every_n_train_steps=10), "ModelCheckpoint.every_n_train_steps is 10"),
     ],
 )

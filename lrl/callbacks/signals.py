@@ -1,4 +1,4 @@
-"""Pre-emption by SLURM: save, stop, and have the job queued again."""
+"""How a run answers signals: Ctrl-C, SIGTERM, and SLURM's, after which the job is queued again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,57 @@ from typing import Any
 
 import lightning as L
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from typing_extensions import override
+
+from lrl.preflight.ranks import end_ranks_that_wait
+from lrl.processes.interrupt import interrupt
 
 _log = logging.getLogger(__name__)
+
+
+class SigtermWatch(L.Callback):
+    """Answer a second SIGTERM at once while a run trains, but disturb nothing that follows.
+
+    It comes before all parts that save or wait.
+    """
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        interrupt.watch_sigterm(SIGTERMException)
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        interrupt.release_sigterm()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Do the same, and see to it that ranks which wait for this one end with it."""
+        interrupt.release_sigterm()
+        end_ranks_that_wait(trainer)
+
+
+class SigintHold(L.Callback):
+    """Let the first Ctrl-C of a run wait for a safe place.
+
+    It comes after all parts that save: they hold it off to their end.
+    """
+
+    @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            interrupt.install()
+
+    @override
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        interrupt.uninstall()
+
+    @override
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        interrupt.uninstall()
 
 
 class SlurmRequeue(L.Callback):

@@ -16,6 +16,16 @@ class Schedule(ABC):
         """Return the value at a step (0 is the start of the run)."""
 
 
+def value_at(setting: float | Schedule, step: int) -> float:
+    """Return a setting's value at a step: a number is the same at all steps."""
+    return setting(step) if isinstance(setting, Schedule) else setting
+
+
+def ends_of(setting: float | Schedule) -> tuple[float, float]:
+    """Return a setting's values at the start and at the end, between which the others lie."""
+    return value_at(setting, 0), value_at(setting, 2**62)
+
+
 @dataclass(frozen=True)
 class Constant(Schedule):
     """The same value at every step.

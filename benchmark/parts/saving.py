@@ -40,7 +40,7 @@ def measure(
     for step, name in ((1, "first"), (2, "next")):
         before = _reset_peak()
         started = time.perf_counter()
-        saver.take(step, f"id{step}", {})
+        saver.take(step, f"id{step}", {"replay": buffer.state(with_rows=True)})
         saver.start()
         pause = time.perf_counter() - started
         while_saving = _batches_per_second(buffer, saver, 0.0)
@@ -54,7 +54,7 @@ def measure(
             _append(buffer, chunks, new_rows)
     loaded = ReplayBuffer(spec, rows, NUM_STREAMS, sampler=SAMPLERS[sampler]())
     started = time.perf_counter()
-    load_replay(folder, loaded, {}, 2, "id2")
+    loaded.restore(load_replay(folder, loaded, {}, 2, "id2")["replay"])
     figures["load_seconds"] = time.perf_counter() - started
     return figures
 

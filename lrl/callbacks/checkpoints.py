@@ -25,8 +25,8 @@ from lrl.checkpoints.files import (
     remove_leftovers,
     use_verified_io,
 )
-from lrl.checkpoints.stamp import other_protocol
 from lrl.evaluation.evaluator import EvaluatorError
+from lrl.learner.dqn import DQN
 from lrl.preflight.callbacks import IsPeriodic, parts_of
 from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
@@ -135,7 +135,7 @@ class BestCheckpoint(_CheckpointInFolder):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Note whether the scores of the run that is resumed compare with this one's."""
-        self._compares = not other_protocol(checkpoint, getattr(trainer, "datamodule", None))
+        self._compares = not (isinstance(pl_module, DQN) and pl_module.measured_otherwise)
         self._resumed = str(trainer.ckpt_path or "")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ class ReplayRestore(L.Callback):
                 error,
             )
             return
-        dataset.resume(state)
+        dataset.restore(state)
         _log.info(
             "the replay saved with %s is restored: %d rows in %.1f s",
             path,
@@ -91,7 +91,7 @@ class ReplayCheckpoint(L.Callback, SavesReplay):
             return
         dataset = dataset_of(trainer)
         saved_id = trainer.strategy.broadcast(secrets.token_hex(8))
-        self._saver.take(trainer.global_step, saved_id, dataset.session_state())
+        self._saver.take(trainer.global_step, saved_id, dataset.state(with_rows=True))
         dataset.saved_replay = saved_id
         try:
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import lightning as L
@@ -13,8 +13,6 @@ from lrl.checkpoints.stamp import STAMP_KEY, check_format, trained_in
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
-
-_OF_THE_NETWORK = ("encoder", "head", "env_spec")
 
 
 def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None:
@@ -73,15 +71,12 @@ def _compare_seeds(stamp: Mapping[str, Any] | None, datamodule: Any) -> None:
 
 def _compare_optimizers(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Say which settings of the optimizer have no effect: its saved state holds them."""
-    parts = [part for part in ("optimizer", "lr_scheduler") if part in saved]
-    changed = _differences(
-        {part: saved[part] for part in parts}, {part: own.get(part) for part in parts}
-    )
+    changed = _said(saved, own, ("optimizer", "lr_scheduler"))
     if changed:
         _log.warning(
             "a run that goes on keeps the checkpoint's settings of optimizer and scheduler: %s; "
             "train afresh to change them",
-            "; ".join(changed),
+            changed,
         )
 
 
@@ -108,12 +103,10 @@ def _check_network(
     tensor = next((name for name in names if there.get(name) != here.get(name)), None)
     if tensor is None:
         return
-    parts = [part for part in _OF_THE_NETWORK if part in saved]
-    settings = _differences(
-        {part: saved[part] for part in parts}, {part: own.get(part) for part in parts}
-    ) or [f"the shape of {tensor} is {there.get(tensor)} there and {here.get(tensor)} here"]
+    settings = _said(saved, own, ("encoder", "head", "env_spec"))
+    shapes = f"the shape of {tensor} is {there.get(tensor)} there and {here.get(tensor)} here"
     raise ConfigError(
-        f"the checkpoint is of another network: {'; '.join(settings)}; set them alike, or train "
+        f"the checkpoint is of another network: {settings or shapes}; set them alike, or train "
         "afresh"
     )
 
@@ -132,18 +125,23 @@ def check_finite(tensors: Mapping[str, Any]) -> None:
             )
 
 
-def _differences(there: Any, here: Any, name: str = "model") -> list[str]:
-    """Name the settings that differ, each with both values.
+def differing_settings(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return nested settings that are not alike by dotted names, each with both values.
 
     Example:
-        >>> _differences({"head": {"a": 1, "b": 2}}, {"head": {"a": 1, "b": 3}})
-        ['model.head.b is 2 there and 3 here']
+        >>> differing_settings({"head": {"a": 1, "b": 2}}, {"head": {"a": 1, "b": 3}})
+        {'head.b': (2, 3)}
     """
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        keys = [*there, *(key for key in here if key not in there)]
-        return [
-            difference
-            for key in keys
-            for difference in _differences(there.get(key), here.get(key), f"{name}.{key}")
-        ]
-    return [] if there == here else [f"{name} is {there!r} there and {here!r} here"]
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return {} if one == other else {name: (one, other)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in [*one, *(key for key in other if key not in one)]:
+        found |= differing_settings(one.get(key), other.get(key), f"{name}.{key}" if name else key)
+    return found
+
+
+def _said(saved: Mapping[str, Any], own: Mapping[str, Any], parts: Iterable[str]) -> str:
+    """Name the settings of these parts, as far as they were saved, that differ."""
+    there = {part: saved[part] for part in parts if part in saved}
+    found = differing_settings(there, {part: own.get(part) for part in there}, "model")
+    return "; ".join(f"{name} is {a!r} there and {b!r} here" for name, (a, b) in found.items())

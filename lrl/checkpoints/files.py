@@ -32,6 +32,8 @@ _SEAL_BYTES = len(_MARK) + 64
 _SEAL_LENGTH = struct.pack("<H", _SEAL_BYTES)
 _SIBLINGS = ("last.ckpt", "previous.ckpt", "best.ckpt")
 _NODE = platform.node()
+_kept: tuple[object, Any] | None = None
+"""What the next call of `read_checkpoint` need not read again: what was asked for, the content."""
 
 
 class CheckpointError(ConfigError):
@@ -73,8 +75,11 @@ class VerifiedCheckpointIO(TorchCheckpointIO):
 
 def use_verified_io(trainer: L.Trainer) -> None:
     """Have a Trainer write and read checkpoints safely, unless it was given a way of its own."""
+    global _kept
     if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
         trainer.strategy.checkpoint_io = VerifiedCheckpointIO()
+    elif not isinstance(trainer.strategy.checkpoint_io, VerifiedCheckpointIO):
+        _kept = None  # nobody would take it
 
 
 def write_checkpoint(content: Any, path: str | Path) -> None:
@@ -111,7 +116,7 @@ def write_checkpoint(content: Any, path: str | Path) -> None:
         ) from error
 
 
-def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> Any:
+def read_checkpoint(path: str | Path, map_location: Any = "cpu", keep: bool = False) -> Any:
     """Read a file of torch's, once its checksum is verified; no code in it runs.
 
     A file that Lightning wrote alone has none; the CRC-32 of its parts is verified.
@@ -119,6 +124,8 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> Any:
     Args:
         path: The file, of this machine.
         map_location: Device for its tensors.
+        keep: Whether the next call, if it is of the same, unchanged file, returns this content and
+            reads nothing. It is kept until that call, whichever file that is of.
 
     Raises:
         CheckpointError: It is not there, damaged, or holds more than tensors and plain types.
@@ -128,13 +135,22 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> Any:
             f"checkpoint {path}: only files of this machine are read; download it from where you "
             "trust it, and give the path"
         )
-    path = Path(path)
+    global _kept
+    path, kept, _kept = Path(path), _kept, None
     if not path.is_file():
         raise CheckpointError(f"checkpoint {path}: there is no such file")
-    try:
-        return _read(path, map_location)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; {_instead_of(path)}") from error.__cause__
+    now = path.stat()
+    asked = now.st_dev, now.st_ino, now.st_mtime_ns, now.st_size, map_location
+    if kept is not None and kept[0] == asked:
+        content = kept[1]
+    else:
+        try:
+            content = _read(path, map_location)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {_instead_of(path)}") from error.__cause__
+    if keep:
+        _kept = asked, content
+    return content
 
 
 @contextmanager

@@ -43,10 +43,10 @@ class ReplaySaver:
     """Saves a replay again and again, each time only the rows that are new.
 
     Created by a callback, in the learner process. `take` notes what there is at that moment and
-    copies the sampler's state (8 to 24 bytes a row); `start` has a thread write it, and `finish`
-    waits for that. Rows never change, so they are written as they lie in their rings; appending
-    waits where it would overwrite a row that is still to be written. The last two saves are kept,
-    and whenever the process ends, those that were complete can be read.
+    copies the state (that of a sampler has 8 to 24 bytes a row); `start` has a thread write it, and
+    `finish` waits for that. Rows never change, so they are written as they lie in their rings;
+    appending waits where it would overwrite a row that is still to be written. The last two saves
+    are kept, and whenever the process ends, those that were complete can be read.
 
     Args:
         folder: Where this rank's replay is saved; made if it is not there.
@@ -77,7 +77,8 @@ class ReplaySaver:
         Args:
             learner_step: That of the checkpoint.
             saved_id: What the checkpoint says of its replay.
-            state: What is to be saved along, as `plain_state.encode` takes it.
+            state: What goes with the rows, as `plain_state.encode` takes it; `"replay"` in it is
+                the buffer's own.
         """
         if self.is_writing:
             _log.warning(
@@ -87,7 +88,7 @@ class ReplaySaver:
             )
         self.finish()
         streams, arrays = self._replay.streams, []
-        tree = encode({**state, "replay": self._replay.rows_state()}, arrays)
+        tree = encode(state, arrays)
         start = np.maximum(self._saved.stop, streams.oldest)
         self._snapshot = _Snapshot(
             learner_step,
@@ -268,7 +269,7 @@ class ReplaySaver:
 
     def _announce(self) -> None:
         arrays: list[Array] = []
-        encode(self._replay.rows_state(), arrays)
+        encode(self._replay.state(with_rows=True), arrays)
         state_bytes = sum(array.nbytes for array in arrays)
         needed = (self._replay.nbytes * (_SEGMENTS + 1)) // _SEGMENTS + 2 * state_bytes
         free = shutil.disk_usage(self._folder).free

@@ -50,9 +50,9 @@ def resolve_checkpoint(
 ) -> str | None:
     """Turn `best` and `last` into the newest such checkpoint of the runs of that name.
 
-    The file is read, so that a damaged one ends nothing later; for a damaged `last`, or one whose
-    replay was not written to its end, the one before it is taken, of the run before if need be,
-    with a warning.
+    The file is read, so that a damaged one ends nothing later, and its content kept for whoever
+    loads it next (see `read_checkpoint`). For a damaged `last`, or one whose replay was not written
+    to its end, the one before it is taken, of the run before if need be, with a warning.
 
     A warning also says if the newest run has none, so that an older one is taken: a run that ended
     before it saved anything must not keep its predecessor from being gone on with.
@@ -146,8 +146,8 @@ def _saved_replay(content: Mapping[str, Any]) -> str:
 
 
 def _read(path: Path | str) -> Mapping[str, Any]:
-    """Return what is in the checkpoint of a training run."""
-    content = read_checkpoint(path)
+    """Return what is in the checkpoint of a training run; whoever loads it next takes it over."""
+    content = read_checkpoint(path, keep=True)
     if not isinstance(content, dict) or not content.keys() >= _WRITTEN_BY_LIGHTNING:
         raise CheckpointError(f"checkpoint {path} is none of a training run: use one that is")
     return content

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lrl.checkpoints.compatibility import differing_settings
 from lrl.checkpoints.plain_state import decode, read_arrays
 from lrl.checkpoints.replay_manifest import (
     Manifest,
@@ -29,7 +30,7 @@ def load_replay(
     learner_step: int,
     saved_id: str,
 ) -> dict[str, Any]:
-    """Restore a saved replay, after all its files were verified.
+    """Bring the rows of a saved replay back, after all its files were verified.
 
     Args:
         folder: Where it was saved.
@@ -39,7 +40,7 @@ def load_replay(
         saved_id: What the checkpoint says of its replay.
 
     Returns:
-        The state that was saved along with the replay.
+        The state that was saved with the rows; `"replay"` in it is for the buffer to restore.
 
     Raises:
         SavedReplayError: The replay is missing, damaged, of another checkpoint or of other
@@ -49,15 +50,15 @@ def load_replay(
     manifest = read_manifest(folder / manifest_name(learner_step))
     if manifest.saved_id != saved_id:
         raise SavedReplayError(f"{folder / manifest.name} belongs to another checkpoint")
-    different = _differences(manifest.settings, {**replay.settings(), **settings})
-    if different:
-        raise SavedReplayError(f"it was saved with other settings: {'; '.join(different)}")
+    now = json.loads(json.dumps({**replay.settings(), **settings}))
+    if different := differing_settings(manifest.settings, now):
+        said = "; ".join(f"{name} was {a} and is {b}" for name, (a, b) in different.items())
+        raise SavedReplayError(f"it was saved with other settings: {said}")
     for file in (*manifest.segments, manifest.state):
         verify(folder, file)
     state, counts = _read_state(folder, manifest)
     try:
         _read_rows(folder, manifest, replay.streams, counts)
-        replay.load_rows_state(state.pop("replay"))
     except BaseException:
         replay.streams.clear()
         raise
@@ -98,6 +99,7 @@ def _read_rows(folder: Path, manifest: Manifest, streams: Streams, counts: Index
                 covered = np.where(start <= covered, np.maximum(covered, stop), covered)
     if not np.array_equal(covered, counts):
         raise SavedReplayError(f"{folder / manifest.name} does not name all rows")
+    streams.restore(counts)
 
 
 def _read_record(file: BinaryIO, streams: Streams) -> tuple[IndexArray, IndexArray]:
@@ -117,26 +119,3 @@ def _read_record(file: BinaryIO, streams: Streams) -> tuple[IndexArray, IndexArr
 def _read_into(file: Any, array: npt.NDArray[np.uint8]) -> None:
     if file.readinto(array) != array.nbytes:
         raise SavedReplayError(f"{file.name} ends too early")
-
-
-def _differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Say which settings differ.
-
-    Example:
-        >>> _differences({"replay": {"capacity": 10}}, {"replay": {"capacity": 20}})
-        ['replay.capacity was 10 and is 20']
-    """
-    before, after = _flat(saved), _flat(json.loads(json.dumps(now)))
-    return [
-        f"{name} was {before.get(name)} and is {after.get(name)}"
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
-    ]
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {}
-        found |= inner or {prefix + name: value}
-    return found

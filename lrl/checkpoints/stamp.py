@@ -150,21 +150,24 @@ def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     }
 
 
-def flatten(stamp: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the parts of a stamp by dotted names, the same of any two; lists become one text.
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings, as those of a stamp, by dotted names; what is no number is one text.
+
+    So are keyword arguments and settings of training alone, whose names vary: the names are the
+    same of any two stamps.
 
     Example:
         >>> flatten({"protocol": "ale_v5", "training": {"seed": 0, "gpus": []}})
         {'protocol': 'ale_v5', 'training.seed': 0, 'training.gpus': '[]'}
     """
     flat: dict[str, Any] = {}
-    for name, value in stamp.items():
+    for name, value in settings.items():
         names_vary = name == "kwargs" or prefix + name == "training.environment"
         if isinstance(value, Mapping) and not names_vary:
             flat |= flatten(value, f"{prefix}{name}.")
         else:
-            is_plain = not isinstance(value, (list, tuple, Mapping))
-            flat[prefix + name] = value if is_plain else json.dumps(value)
+            is_plain = value is None or isinstance(value, (bool, int, float, str))
+            flat[prefix + name] = value if is_plain else json.dumps(value, default=str)
     return flat
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.metrics import log_configuration
 from lrl.checkpoints.files import SaveError
 from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
+from lrl.checkpoints.stamp import flatten
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
 from lrl.cli.messages import check_settings
@@ -50,23 +50,6 @@ class SaveConfig(SaveConfigCallback):
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Log the configuration as `section.key` hyperparameters."""
         log_configuration(trainer, flatten(self.config.as_dict()))
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dicts to dotted keys; values that are no plain scalars become strings.
-
-    Example:
-        >>> flatten({"data": {"replay": {"n_step": 3}}, "shape": [4, 84]})
-        {'data.replay.n_step': 3, 'shape': '[4, 84]'}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            plain = isinstance(value, (bool, int, float, str)) or value is None
-            flat[f"{prefix}{key}"] = value if plain else str(value)
-    return flat
 
 
 def written_out(part: Any) -> Any:

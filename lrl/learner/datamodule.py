@@ -35,7 +35,14 @@ from lrl.preflight.trainer import check_trainer
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
 from lrl.processes.memory import keep_freed_memory
-from lrl.replay import RateLimiter, RateLimiterConfig, ReplayBuffer, ReplayConfig, Sampler
+from lrl.replay import (
+    RateLimiter,
+    RateLimiterConfig,
+    ReplayBuffer,
+    ReplayConfig,
+    Sampler,
+    TrackingSampler,
+)
 from lrl.types import Batch, ConfigError, EnvSpec
 
 
@@ -170,7 +177,7 @@ class ReplayDataModule(L.LightningDataModule):
             ranks = self._trainer().num_devices
             check_machine(spec, self.actors, self.inference, self.replay, sampler, ranks)
         num_actors = self.actors.num_actors if self._has_processes else 0
-        check_callbacks(self._trainer(), num_actors, sampler.needs_priorities)
+        check_callbacks(self._trainer(), num_actors, isinstance(sampler, TrackingSampler))
         busy = num_actors + self.inference.busy_threads
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
@@ -198,21 +205,15 @@ class ReplayDataModule(L.LightningDataModule):
             spec,
             self.replay.capacity,
             streams,
-            n_step=self.replay.largest_n_step,
-            gamma=self.replay.gamma_at(0),
+            n_step=self.replay.n_step,
+            gamma=self.replay.gamma,
             sampler=sampler,
             seed=self.seed + 2**20 * self._trainer().global_rank,
             device=self.replay.device,
             memory_map=self.replay.memory_map,
         )
-
-        if sampler.needs_priorities and self._trainer().world_size > 1:
+        if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
             sampler.minimum_of_ranks = functools.partial(minimum_of_ranks, self._trainer())
-
-        def anneal() -> None:
-            step = self._trainer().global_step
-            replay.n_step, replay.gamma = self.replay.n_step_at(step), self.replay.gamma_at(step)
-
         on_gpu = self._trainer().strategy.root_device.type == "cuda"
         self.dataset = ReplayDataset(
             replay,
@@ -223,7 +224,6 @@ class ReplayDataModule(L.LightningDataModule):
             pin_memory=on_gpu and self.replay.device == "cpu",
             rank=self._trainer().global_rank,
             learner_steps=lambda: self._trainer().global_step,
-            anneal=anneal,
             updates_per_step=getattr(self._trainer().lightning_module, "updates_per_step", 1),
         )
 

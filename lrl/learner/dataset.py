@@ -39,8 +39,8 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         check: Called while waiting and before each draw; raises when the run should stop.
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
-        learner_steps: Returns the learner steps so far, in which policy lag is measured.
-        anneal: Called before each draw; sets what changes in the replay during a run.
+        learner_steps: Returns the learner steps so far, by which the replay is annealed and
+            policy lag is measured.
         updates_per_step: Batches of one training step; more than one come as a tuple.
 
     Attributes:
@@ -59,7 +59,6 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         pin_memory: bool = False,
         rank: int = 0,
         learner_steps: Callable[[], int] = lambda: 0,
-        anneal: Callable[[], object] = lambda: None,
         updates_per_step: int = 1,
     ) -> None:
         self.replay = replay
@@ -74,10 +73,9 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self.pool: ActorPool | None = None
         self.rollout = RolloutStatistics()
         self.rows_received = 0
+        self.learner_steps = learner_steps
         self._start_pool = start_pool
         self._check = check
-        self._learner_steps = learner_steps
-        self._anneal = anneal
         self._pin_memory = pin_memory
         self._rank = rank
         self._updates_per_step = updates_per_step
@@ -139,7 +137,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         try:
             pool = self.start()
             self._take_waiting(pool)
-            self._anneal()  # before waiting: a longer window may take rows out
+            self.replay.anneal(self.learner_steps())  # before waiting, since it may take rows out
             if not self._can_sample():
                 self._wait(pool)
         except RuntimeError:
@@ -181,7 +179,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         for rows in delivery.rows:
             self.replay.append(rows)
             self.rows_received += len(rows)
-            self.rollout.add_lag(rows, self._learner_steps())
+            self.rollout.add_lag(rows, self.learner_steps())
         for episode in delivery.episodes:
             self.rollout.add_episode(*episode)
         if not self._closed:  # the last rows of a run, which nothing is learnt from
@@ -223,61 +221,54 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
                     break
         self.wait_seconds += time.perf_counter() - started
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return counters and generators of this rank, as plain types and tensors."""
-        return {
-            **self._counters(),
-            "replay": self.replay.state_dict(),
-            "saved_replay": self.saved_replay,
-            "generators": self._generators or generator_states(),
-        }
+    def state(self, with_rows: bool) -> dict[str, Any]:
+        """Return counters and generators of this rank, as plain types, tensors and arrays.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the counts of an earlier session; its replay contents are not restored.
-
-        Unless `resume` follows, the rate limiter starts afresh: the buffer is filled to its minimum
-        again and no burst of updates follows.
+        Args:
+            with_rows: Whether it goes with this rank's saved rows, with all that learning and
+                acting go on from; else it goes into a checkpoint, which every rank reads.
         """
-        self._load_counters(state)
-        self.replay_to_restore = state.get("saved_replay", "")
-        if self._rank == 0:
-            self._generators = state.get("generators")
-        generator = _of_rank(self._rank, state["replay"]["generator"])
-        self.replay.load_state_dict({**state["replay"], "generator": generator})
-        self.env_steps_offset = self.replay.env_steps_inserted
-
-    def session_state(self) -> dict[str, Any]:
-        """Return what is saved with this rank's replay, as plain types and arrays."""
-        return {
-            **self._counters(),
-            "limiter": self.limiter.state_dict(),
-            "source": self._latest_pool_state(),
-            "generators": self._generators or generator_states(),
-        }
-
-    def resume(self, state: dict[str, Any]) -> None:
-        """Go on from `session_state`, after the replay was restored and before the first batch."""
-        self._load_counters(state)
-        self.limiter.load_state_dict(state["limiter"])
-        self.env_steps_offset = self.replay.env_steps_inserted
-        self.rollout.load_state_dict(state["source"])
-        self._pool_state = state["source"].get("actor", {})
-        self._generators = state["generators"]
-
-    def _latest_pool_state(self) -> dict[str, Any]:
-        state = self.pool.state_dict() if self.pool else self._pool_state
-        return {**self.rollout.state_dict(), "actor": state}
-
-    def _counters(self) -> dict[str, Any]:
         restarts = self.pool.counts().restarts if self.pool else 0
-        return {
+        state = {
             "episodes": self.episodes,
             "next_incarnation": self.first_incarnation + restarts + 1,
+            "replay": self.replay.state(with_rows),
+            "generators": self._generators or generator_states(),
         }
+        if not with_rows:
+            return {**state, "saved_replay": self.saved_replay}
+        pool = self.pool.state_dict() if self.pool else self._pool_state
+        source = {**self.rollout.state_dict(), "actor": pool}
+        return {**state, "limiter": self.limiter.state_dict(), "source": source}
 
-    def _load_counters(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, before the first batch.
+
+        After one without rows the rate limiter starts afresh: the buffer is filled to its minimum
+        again and no burst of updates follows.
+        """
         self.episodes_offset = state["episodes"]
         self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
+        replay = state["replay"]
+        if "limiter" in state:
+            self.limiter.load_state_dict(state["limiter"])
+            self.rollout.load_state_dict(state["source"])
+            self._pool_state = state["source"].get("actor", {})
+            self._generators = state["generators"]
+        else:
+            self.replay_to_restore = state.get("saved_replay", "")
+            self._generators = state.get("generators") if self._rank == 0 else None
+            replay = {**replay, "generator": _of_rank(self._rank, replay["generator"])}
+        self.replay.restore(replay)
+        self.env_steps_offset = self.replay.env_steps_inserted
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what Lightning puts into a checkpoint."""
+        return self.state(with_rows=False)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.restore(state)
 
 
 def _of_rank(rank: int, generator_state: Tensor) -> Tensor:

@@ -62,6 +62,8 @@ class DQN(L.LightningModule):
     target: QNetwork
     evaluated: Episodes
     """Episodes of the newest evaluation, of all ranks."""
+    measured_otherwise: str = ""
+    """Settings in which the checkpoint that was loaded was scored otherwise than this run is."""
 
     def __init__(
         self,
@@ -195,6 +197,7 @@ class DQN(L.LightningModule):
         """Refuse what is of another agent; warn of what was measured otherwise than this run is."""
         check_fits(self, checkpoint)
         found = other_protocol(checkpoint, getattr(self._trainer, "datamodule", None))
+        self.measured_otherwise = found
         if found and self.global_rank == 0:
             _log.warning("the checkpoint was trained and scored under other settings: %s", found)
 

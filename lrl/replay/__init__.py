@@ -4,7 +4,7 @@ from lrl.replay.buffer import ReplayBuffer
 from lrl.replay.config import ReplayConfig
 from lrl.replay.prioritized import PrioritizedSampler, RankSampler
 from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
-from lrl.replay.samplers import NotEnoughRows, Sampler, UniformSampler
+from lrl.replay.samplers import NotEnoughRows, Sampler, TrackingSampler, UniformSampler
 from lrl.replay.streams import Streams
 from lrl.replay.transitions import Transitions
 
@@ -18,6 +18,7 @@ __all__ = [
     "ReplayConfig",
     "Sampler",
     "Streams",
+    "TrackingSampler",
     "Transitions",
     "UniformSampler",
 ]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lrl.processes.memory import available_bytes, format_bytes
-from lrl.replay.samplers import Sampler, UniformSampler
+from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
 from lrl.replay.streams import Streams, keys_without
 from lrl.replay.transitions import Transitions
+from lrl.schedules import Schedule, ends_of, value_at
 from lrl.types import Batch, ConfigError, EnvSpec, Rows
 
 
@@ -29,8 +30,9 @@ class ReplayBuffer:
         spec: Environment whose frames are stored.
         capacity: Rows over all streams; each stream keeps `capacity // num_streams` of them.
         num_streams: Environments of all actors that feed this buffer.
-        n_step: Environment steps of a transition, unless the episode ends earlier.
-        gamma: Discount of one environment step.
+        n_step: Environment steps of a transition, unless the episode ends earlier; of a schedule of
+            learner steps `anneal` takes the nearest integer.
+        gamma: Discount of one environment step, or a schedule of learner steps.
         sampler: Chooses rows; uniform by default.
         seed: Seed of the sampling generator.
         device: Where frames are stored and batches are built.
@@ -67,8 +69,8 @@ class ReplayBuffer:
         capacity: int,
         num_streams: int,
         *,
-        n_step: int = 1,
-        gamma: float = 0.99,
+        n_step: int | Schedule = 1,
+        gamma: float | Schedule = 0.99,
         sampler: Sampler | None = None,
         seed: int = 0,
         device: str = "cpu",
@@ -78,17 +80,21 @@ class ReplayBuffer:
             raise ConfigError(f"num_streams is {num_streams}, but a replay needs at least 1 stream")
         self._spec = spec
         self._rows_per_stream, self._num_streams = capacity // num_streams, num_streams
-        _check_gamma(gamma)
-        self._check_n_step(n_step)
+        self._schedules = n_step, gamma
+        for each in ends_of(gamma):
+            _check_gamma(each)
+        for each in ends_of(n_step):
+            self._check_n_step(round(each))
         in_memory = replace(spec, observation_shape=(0,), frame_stack=1) if memory_map else spec
         _check_memory(in_memory, capacity, num_streams, device, sampler)
         self.env_steps_inserted = 0
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
-        self._transitions = Transitions(self.streams, spec.frame_stack, n_step, gamma)
+        at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
+        self._transitions = Transitions(self.streams, spec.frame_stack, *at_start)
         self._sampler = sampler if sampler is not None else UniformSampler()
+        self._tracker = self._sampler if isinstance(self._sampler, TrackingSampler) else None
         self.draws_independently = self._sampler.draws_independently
-        if self._sampler.needs_priorities:
-            self._sampler.attach(self._transitions)
+        self._sampler.attach(self._transitions)
         self._generator = torch.Generator().manual_seed(seed)
 
     @staticmethod
@@ -120,7 +126,7 @@ class ReplayBuffer:
 
     def append(self, rows: Rows) -> None:
         """Copy rows in: any mix of streams, in time order within each stream."""
-        if not self._sampler.needs_priorities:
+        if self._tracker is None:
             self.env_steps_inserted += self.streams.append(rows)
             return
         # In pieces that cannot overwrite rows of their own, so that every change is reported.
@@ -128,7 +134,7 @@ class ReplayBuffer:
             counts, oldest = self.streams.counts.copy(), self.streams.oldest.copy()
             piece = rows[start : start + self._rows_per_stream]
             self.env_steps_inserted += self.streams.append(piece)
-            self._sampler.rows_changed(
+            self._tracker.rows_changed(
                 added=self._transitions.became_samplable(counts),
                 removed=self._transitions.no_longer_samplable(oldest),
             )
@@ -155,18 +161,35 @@ class ReplayBuffer:
 
     def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
         """Hand priorities to the sampler; those of rows that were overwritten are dropped."""
-        if self._sampler.needs_priorities:
+        if self._tracker is not None:
             values = priorities.detach().float().cpu().numpy()
-            self._sampler.update_priorities(keys.cpu().numpy(), values)
+            self._tracker.update_priorities(keys.cpu().numpy(), values)
 
     @property
     def needs_priorities(self) -> bool:
         """Whether the learner has to call `update_priorities`."""
-        return self._sampler.needs_priorities
+        return self._tracker is not None
 
     def metrics(self) -> dict[str, float]:
         """Return the sampler's metrics, by the names of docs/metrics.md."""
         return self._sampler.metrics()
+
+    def anneal(self, learner_step: int) -> None:
+        """Set `n_step` and `gamma` to what they are after so many learner steps.
+
+        A longer window may take rows out.
+
+        Example:
+            >>> from lrl.schedules import Linear
+            >>> spec = EnvSpec((1,), "float32", num_actions=2)
+            >>> buffer = ReplayBuffer(spec, 100, num_streams=1, n_step=Linear(10.0, 3.0, 1000))
+            >>> buffer.anneal(500)
+            >>> buffer.n_step
+            6
+        """
+        n_step, gamma = self._schedules
+        self.n_step = round(value_at(n_step, learner_step))
+        self.gamma = value_at(gamma, learner_step)
 
     @property
     def n_step(self) -> int:
@@ -181,13 +204,13 @@ class ReplayBuffer:
         if n_step == self.n_step:
             return
         self._check_n_step(n_step)
-        if not self._sampler.needs_priorities:
+        if self._tracker is None:
             self._transitions.n_step = n_step
             return
         before = self._transitions.samplable_keys()
         self._transitions.n_step = n_step
         now = self._transitions.samplable_keys()
-        self._sampler.rows_changed(keys_without(now, before), removed=keys_without(before, now))
+        self._tracker.rows_changed(keys_without(now, before), removed=keys_without(before, now))
 
     @property
     def gamma(self) -> float:
@@ -218,20 +241,6 @@ class ReplayBuffer:
         """Return the number of STEP rows stored now."""
         return self.streams.num_steps
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the generator and the counters as tensors and plain types, without the rows."""
-        return {
-            "generator": self._generator.get_state(),
-            "env_steps_inserted": self.env_steps_inserted,
-            "sampler": self._sampler.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; rows that are stored stay."""
-        self._generator.set_state(state["generator"])
-        self.env_steps_inserted = state["env_steps_inserted"]
-        self._sampler.load_state_dict(state["sampler"])
-
     def settings(self) -> dict[str, Any]:
         """Return what must be the same where saved rows are restored."""
         return {
@@ -240,25 +249,33 @@ class ReplayBuffer:
             "number of environments": self._num_streams,
         }
 
-    def rows_state(self) -> dict[str, Any]:
-        """Return what is saved with the rows, as plain types and arrays: `state_dict` and more."""
-        return {
-            "counts": self.streams.counts,
-            "n_step": self.n_step,
-            "sampler_rows": self._sampler.rows_state(),
-            **self.state_dict(),
-        }
+    def state(self, with_rows: bool) -> dict[str, Any]:
+        """Return generator, counters and the sampler's state, as plain types, tensors and arrays.
 
-    def load_rows_state(self, state: dict[str, Any]) -> None:
-        """Restore what `rows_state` returned, after the rows were written to `streams.columns`."""
-        self.streams.restore(state["counts"])
-        self._transitions.n_step = state["n_step"]
-        self.load_state_dict(state)
-        if state["sampler_rows"]:
-            self._sampler.load_rows_state(state["sampler_rows"])
-        elif self._sampler.needs_priorities:
+        Args:
+            with_rows: Whether what belongs to the rows is in it; they are in `streams.columns`.
+        """
+        sampler = dict(self._sampler.state(with_rows))
+        rows = sampler.pop("rows", {})
+        state = {
+            "generator": self._generator.get_state(),
+            "env_steps_inserted": self.env_steps_inserted,
+            "sampler": sampler,
+        }
+        if with_rows:
+            state |= {"counts": self.streams.counts, "n_step": self.n_step, "sampler_rows": rows}
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`: the rows that belong to it, if any, are in `streams` again."""
+        self._generator.set_state(state["generator"])
+        self.env_steps_inserted = state["env_steps_inserted"]
+        self._transitions.n_step = state.get("n_step", self.n_step)
+        rows = state.get("sampler_rows")  # None without rows, empty where none are kept
+        self._sampler.restore({**state["sampler"], "rows": rows})
+        if rows == {} and self._tracker is not None:
             keys = self._transitions.samplable_keys()
-            self._sampler.rows_changed(added=keys, removed=keys[:0])
+            self._tracker.rows_changed(added=keys, removed=keys[:0])
 
     def _check_n_step(self, n_step: int) -> None:
         if n_step < 1:

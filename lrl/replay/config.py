@@ -6,11 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lrl.replay.samplers import Sampler, UniformSampler
-from lrl.schedules import Schedule
+from lrl.schedules import Schedule, ends_of
 from lrl.types import ConfigError
-
-_ENDS = (0, 2**62)
-"""Learner steps between which a schedule's values are taken to lie."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +38,12 @@ class ReplayConfig:
         for name in ("capacity", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"replay.{name} must be at least 1, got {getattr(self, name)}")
-        for step in _ENDS:
-            if self.n_step_at(step) < 1:
-                raise ConfigError(f"replay.n_step must be at least 1, got {self.n_step_at(step)}")
-            if not 0.0 <= self.gamma_at(step) <= 1.0:
-                raise ConfigError(
-                    f"replay.gamma must be between 0 and 1, got {self.gamma_at(step)}"
-                )
+        for n_step in ends_of(self.n_step):
+            if round(n_step) < 1:
+                raise ConfigError(f"replay.n_step must be at least 1, got {round(n_step)}")
+        for gamma in ends_of(self.gamma):
+            if not 0.0 <= gamma <= 1.0:
+                raise ConfigError(f"replay.gamma must be between 0 and 1, got {gamma}")
         if self.batch_size > self.capacity:
             raise ConfigError(
                 f"replay.batch_size {self.batch_size} is above replay.capacity {self.capacity}"
@@ -62,27 +58,3 @@ class ReplayConfig:
                 f"replay.sampler must be a class or a functools.partial of one, got "
                 f"{self.sampler!r}: each buffer builds a sampler of its own"
             )
-
-    def n_step_at(self, learner_steps: int) -> int:
-        """Return `n_step` after so many learner steps.
-
-        Example:
-            >>> from lrl.schedules import Linear
-            >>> config = ReplayConfig(n_step=Linear(10.0, 3.0, 1000))
-            >>> [config.n_step_at(step) for step in (0, 500, 2000)]
-            [10, 6, 3]
-        """
-        return round(_value(self.n_step, learner_steps))
-
-    def gamma_at(self, learner_steps: int) -> float:
-        """Return `gamma` after so many learner steps."""
-        return _value(self.gamma, learner_steps)
-
-    @property
-    def largest_n_step(self) -> int:
-        """The larger end of `n_step`, for which the capacity has to suffice."""
-        return max(self.n_step_at(step) for step in _ENDS)
-
-
-def _value(setting: float | Schedule, step: int) -> float:
-    return setting(step) if isinstance(setting, Schedule) else setting

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lrl.replay.samplers import Sampler, not_enough_rows
+from lrl.replay.samplers import TrackingSampler, not_enough_rows
 from lrl.replay.streams import IndexArray
 from lrl.replay.sum_tree import SumTree
 from lrl.replay.transitions import Transitions
-from lrl.schedules import Linear, Schedule
+from lrl.schedules import Linear, Schedule, ends_of
 from lrl.types import ConfigError
 
 
-class WeightedSampler(Sampler):
+class WeightedSampler(TrackingSampler):
     """Draws rows in proportion to weights that depend on their priorities.
 
     One object serves one buffer. Every samplable row has a leaf of a sum tree, every other row a
@@ -39,18 +39,16 @@ class WeightedSampler(Sampler):
         ConfigError: A setting is out of range.
     """
 
-    needs_priorities = True
-
     def __init__(
         self, alpha: float, beta: Schedule, weight_normalisation: Literal["batch", "buffer"]
     ) -> None:
         name = type(self).__name__
         if not 0.0 <= alpha <= 1.0:
             raise ConfigError(f"{name}.alpha must be between 0 (uniform) and 1, got {alpha}")
-        for batches in (0, 2**62):
-            if not 0.0 <= beta(batches) <= 1.0:
+        for end in ends_of(beta):
+            if not 0.0 <= end <= 1.0:
                 raise ConfigError(
-                    f"{name}.beta must stay between 0 and 1, got {beta(batches)} at one of its ends"
+                    f"{name}.beta must stay between 0 and 1, got {end} at one of its ends"
                 )
         if weight_normalisation not in ("batch", "buffer"):
             raise ConfigError(
@@ -133,26 +131,21 @@ class WeightedSampler(Sampler):
             "replay/beta": float(self.beta(self._batches)),
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the number of batches drawn and the highest priority seen."""
-        return {"batches": self._batches, "priority_max": self._priority_max}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the state of a uniform sampler changes nothing."""
-        self._batches = state.get("batches", self._batches)
-        self._priority_max = state.get("priority_max", self._priority_max)
-
     def settings(self) -> dict[str, Any]:
         """Return what a row's weight depends on beside its priority."""
         return {**super().settings(), "alpha": float(self.alpha)}
 
-    def rows_state(self) -> dict[str, Any]:
-        """Return the weights of all rows."""
-        return {"leaves": self._tree.leaves}
+    def state(self, with_rows: bool) -> dict[str, Any]:
+        """Return batches drawn and the highest priority seen; of the rows their weights."""
+        state: dict[str, Any] = {"batches": self._batches, "priority_max": self._priority_max}
+        return {**state, "rows": {"leaves": self._tree.leaves}} if with_rows else state
 
-    def load_rows_state(self, state: dict[str, Any]) -> None:
-        """Restore what `rows_state` returned."""
-        self._tree.set(np.arange(len(state["leaves"])), state["leaves"])
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; that of a uniform sampler changes nothing."""
+        self._batches = state.get("batches", self._batches)
+        self._priority_max = state.get("priority_max", self._priority_max)
+        if rows := state.get("rows"):
+            self._tree.set(np.arange(len(rows["leaves"])), rows["leaves"])
 
     def _slots(self, keys: IndexArray) -> IndexArray:
         return self._streams.slots(keys[:, 0], keys[:, 1:]).reshape(-1)
@@ -259,21 +252,23 @@ class RankSampler(WeightedSampler):
             self._sort()
         return super().sample(transitions, batch_size, generator)
 
-    def rows_state(self) -> dict[str, Any]:
-        """Return weights, priorities, and among which priorities rows are ranked until when."""
-        return {
-            **super().rows_state(),
-            "priorities": self._priorities,
-            "ranking": self._ranking,
-            "next_sort": self._next_sort,
-        }
+    def state(self, with_rows: bool) -> dict[str, Any]:
+        """Return also priorities, and among which priorities rows are ranked until when."""
+        state = super().state(with_rows)
+        if with_rows:
+            state["rows"] |= {
+                "priorities": self._priorities,
+                "ranking": self._ranking,
+                "next_sort": self._next_sort,
+            }
+        return state
 
-    def load_rows_state(self, state: dict[str, Any]) -> None:
-        """Restore what `rows_state` returned."""
-        super().load_rows_state(state)
-        self._priorities[:] = state["priorities"]
-        self._ranking = state["ranking"]
-        self._next_sort = state["next_sort"]
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; without rows all are ranked before the next batch."""
+        super().restore(state)
+        if rows := state.get("rows"):
+            self._priorities[:] = rows["priorities"]
+            self._ranking, self._next_sort = rows["ranking"], rows["next_sort"]
 
     def _sort(self) -> None:
         slots = self._tree.positive()

@@ -19,29 +19,13 @@ class NotEnoughRows(RuntimeError):
 
 
 class Sampler(ABC):
-    """Chooses the keys of a batch. Created from YAML, called by the replay buffer alone.
-
-    A sampler that keeps something per row (a sum tree, say) sets `needs_priorities`; the buffer
-    then shows it its rows through `attach`, tells it through `rows_changed` about every row that
-    begins or ceases to be samplable, and hands on the learner's priorities.
-    """
-
-    needs_priorities: ClassVar[bool] = False
-    """Whether the learner has to send priorities back, and rows are reported."""
+    """Chooses the keys of a batch. Created from YAML, called by the replay buffer alone."""
 
     draws_independently: ClassVar[bool] = False
     """Whether a large batch, cut into parts, is as good as batches of their size."""
 
-    minimum_of_ranks: Callable[[float], float] | None = None
-    """With several learner ranks: takes this one's number, returns the smallest of all. Each rank
-    has to call it equally often. Set where `needs_priorities` is."""
-
-    def attach(self, transitions: Transitions) -> None:
-        """Make room for the rows of a buffer; called once, before they are appended.
-
-        Called only where `needs_priorities` is set.
-        """
-        raise NotImplementedError(f"{type(self).__name__} needs priorities: define attach")
+    def attach(self, transitions: Transitions) -> None:  # noqa: B027 (optional)
+        """Make room for the rows of a buffer; called once, before they are appended."""
 
     @abstractmethod
     def sample(
@@ -53,24 +37,6 @@ class Sampler(ABC):
             NotEnoughRows: No row is samplable.
         """
 
-    def rows_changed(self, added: IndexArray, removed: IndexArray) -> None:
-        """Note the keys that are samplable from now on and those that no longer are.
-
-        Called only where `needs_priorities` is set. Among `removed` may be keys that never were
-        samplable.
-        """
-        raise NotImplementedError(f"{type(self).__name__} needs priorities: define rows_changed")
-
-    def update_priorities(self, keys: IndexArray, priorities: npt.NDArray[np.float32]) -> None:
-        """Set the priorities of keys that were sampled before, of which some may be stale.
-
-        Rows that were overwritten since, or are not samplable any more, must be left alone.
-        Called only where `needs_priorities` is set.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} needs priorities: define update_priorities"
-        )
-
     def bytes_needed(self, slots: int) -> int:
         """Return the bytes that are kept beside so many slots for rows."""
         return 0
@@ -79,28 +45,45 @@ class Sampler(ABC):
         """Return what is worth logging, by the names of docs/metrics.md."""
         return {}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what has to survive a restart, without anything that is kept per row."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (optional)
-        """Restore what `state_dict` returned; another sampler's state changes nothing."""
-
     def settings(self) -> dict[str, Any]:
-        """Return, as plain types, what `rows_state` depends on."""
+        """Return, as plain types, what the state of its rows depends on."""
         return {"class": type(self).__name__}
 
-    def rows_state(self) -> dict[str, Any]:
-        """Return what is kept per row, as plain types and arrays, which may be the originals.
+    def state(self, with_rows: bool) -> dict[str, Any]:
+        """Return what a later session goes on from, as plain types and arrays.
 
-        Where it is empty but priorities are needed, a replay that is restored reports its rows
-        through `rows_changed` instead.
+        Args:
+            with_rows: Whether `"rows"` in it holds what is kept per row, if anything is; arrays in
+                it may be the originals.
         """
         return {}
 
-    def load_rows_state(self, state: dict[str, Any]) -> None:
-        """Restore what `rows_state` of a sampler with the same settings returned."""
-        raise NotImplementedError(f"{type(self).__name__} has rows_state: define load_rows_state")
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 (optional)
+        """Go on from `state`; that of another sampler, without rows, changes nothing."""
+
+
+class TrackingSampler(Sampler):
+    """Keeps something per row (a sum tree, say), and wants priorities from the learner.
+
+    The buffer tells it of every row that begins or ceases to be samplable, also after a replay was
+    restored of which its `state` holds no rows, and hands on the learner's priorities.
+    """
+
+    minimum_of_ranks: Callable[[float], float] | None = None
+    """With several learner ranks: takes this one's number, returns the smallest of all. Each rank
+    has to call it equally often."""
+
+    def rows_changed(self, added: IndexArray, removed: IndexArray) -> None:
+        """Note the keys that are samplable from now on and those that no longer are.
+
+        Among `removed` may be keys that never were samplable.
+        """
+
+    def update_priorities(self, keys: IndexArray, priorities: npt.NDArray[np.float32]) -> None:
+        """Set the priorities of keys that were sampled before, of which some may be stale.
+
+        Rows that were overwritten since, or are not samplable any more, must be left alone.
+        """
 
 
 class UniformSampler(Sampler):

@@ -134,7 +134,7 @@ def logged(folder: Any, monkeypatch: Any, accumulated: int = 1) -> list[dict[str
     monkeypatch.setattr(ReplayDataModule, "env_spec", property(env_spec))
 
     def start_pool(self: ReplayDataModule, dataset: ReplayDataset) -> ActorPool:
-        dataset._learner_steps = lambda: 25
+        dataset.learner_steps = lambda: 25
         return ScriptedPool(self.env_spec, clock)
 
     monkeypatch.setattr(ReplayDataModule, "_start_pool", start_pool)

@@ -11,10 +11,12 @@ import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from benchmark.chaos.checkpoints import some_checkpoint
 from lrl.checkpoints import atomic_files, files
@@ -23,6 +25,7 @@ from lrl.checkpoints.files import (
     SaveError,
     VerifiedCheckpointIO,
     read_checkpoint,
+    use_verified_io,
     write_checkpoint,
 )
 
@@ -57,6 +60,35 @@ def test_the_checksum_is_the_comment_of_a_proper_archive(path: Path):
     plain.write_bytes(path.read_bytes()[: -2 - len(archive.comment)] + b"\0\0")
     digest_of = subprocess.run(["sha256sum", plain], capture_output=True, text=True, check=True)
     assert digest_of.stdout.split()[0] == digest
+
+
+def test_what_is_kept_is_taken_by_the_next_read_alone(path: Path, tmp_path: Path):
+    kept = read_checkpoint(path, keep=True)
+    assert read_checkpoint(path) is kept
+    assert read_checkpoint(path) is not kept
+    kept = read_checkpoint(path, keep=True)
+    write_checkpoint({"a": 1}, tmp_path / "other.ckpt")
+    assert read_checkpoint(tmp_path / "other.ckpt") == {"a": 1}
+    assert read_checkpoint(path) is not kept
+    kept = read_checkpoint(path, keep=True)
+    assert read_checkpoint(path, "meta") is not kept
+    assert VerifiedCheckpointIO().load_checkpoint(path) is not kept
+
+
+def test_what_is_kept_of_a_file_that_changed_is_not_taken(path: Path):
+    read_checkpoint(path, keep=True)
+    write_checkpoint(some_checkpoint(8, 1024), path)
+    assert read_checkpoint(path)["global_step"] == 8
+    read_checkpoint(path, keep=True)
+    os.truncate(path, 700)
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_checkpoint(path)
+
+
+def test_nothing_is_kept_for_a_trainer_with_a_way_of_its_own(path: Path):
+    read_checkpoint(path, keep=True)
+    use_verified_io(L.Trainer(logger=False, accelerator="cpu", plugins=[AsyncCheckpointIO()]))
+    assert files._kept is None
 
 
 def test_every_byte_is_covered(path: Path):

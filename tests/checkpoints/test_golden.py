@@ -1,4 +1,4 @@
-"""Checkpoints of earlier releases: each is loaded, evaluated and gone on from, for ever."""
+"""Checkpoints and replays of earlier releases: each is loaded and gone on from, for ever."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.golden import DATA, golden_agent
+from helpers.golden import DATA, golden_agent, golden_replay
+from helpers.saved_replays import contents, load, make_buffer
 from helpers.training_runs import make_run, quiet, small_data
 
 import lrl
@@ -41,3 +42,11 @@ def test_a_run_goes_on_from_it(path: Path, tmp_path: Path):
     assert data.dataset is not None
     before = torch.load(path, weights_only=True)["lrl"]["training"]["env_steps"]
     assert data.stamp()["training"]["env_steps"] > before > 0
+
+
+@pytest.mark.parametrize("release", [path.stem for path in RELEASES])
+def test_its_replay_is_restored(release: str):
+    saved, restored = golden_replay(), make_buffer("rank", masks=True)
+    assert load(DATA / f"{release}-replay", restored, 20, ranks=1) == {"episodes": 3}
+    assert contents(restored) == contents(saved)
+    assert restored.sample(8).keys.tolist() == saved.sample(8).keys.tolist()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.inference import in_background
-from helpers.saved_replays import Feed, contents, files, load, make_buffer, name_of, save
+from helpers.saved_replays import Feed, contents, files, load, make_buffer, name_of, save, take
 
 from lrl.checkpoints import atomic_files
 from lrl.checkpoints import replay_saver as saver_module
@@ -286,7 +286,7 @@ def test_a_full_disk_keeps_the_saves_before_and_the_next_one_works(
 
     with monkeypatch.context() as patch:
         patch.setattr(HashedFile, "write", write)
-        saver.take(3, name_of(3), {})
+        take(saver, 3)
         saver.start()
         saver.finish()
     assert "the replay could not be saved in" in caplog.text
@@ -332,7 +332,7 @@ def test_appending_waits_only_where_a_row_is_still_to_be_written(tmp_path, monke
     buffer, feed = make_buffer(num_streams=1), Feed(0, num_streams=1)
     buffer.append(feed.rows(80))
     saver, writer = ReplaySaver(tmp_path, buffer, {}), HeldWriter(monkeypatch)
-    saver.take(1, name_of(1), {})
+    take(saver, 1)
     expected = contents(buffer)
     saver.start()
     buffer.append(feed.rows(20))  # fills the ring: nothing is overwritten
@@ -367,7 +367,7 @@ def test_a_save_that_fails_lets_appending_go_on(tmp_path, monkeypatch, caplog):
         raise ValueError("of our own making")
 
     monkeypatch.setattr(saver_module, "write_record", write_record)
-    saver.take(1, name_of(1), {})
+    take(saver, 1)
     saver.start()
     assert reached.wait(60)
     appended = in_background(buffer.append, feed.rows(50))
@@ -389,7 +389,7 @@ def test_what_was_deleted_meanwhile_is_saved_again(tmp_path, caplog, gone):
         path.unlink()
     for step in (3, 4):
         buffer.append(feed.rows(5))
-        saver.take(step, name_of(step), {})
+        take(saver, step)
         saver.start()
         saver.finish()
     assert [m.startswith("the replay is not saved") for m in caplog.messages].count(True) == 1
@@ -400,9 +400,9 @@ def test_the_next_save_waits_for_the_one_before_and_says_so(tmp_path, monkeypatc
     buffer = make_buffer()
     buffer.append(Feed(0).rows(20))
     saver, writer = ReplaySaver(tmp_path, buffer, {}), HeldWriter(monkeypatch)
-    saver.take(1, name_of(1), {})
+    take(saver, 1)
     saver.start()
-    second = in_background(saver.take, 2, name_of(2), {})
+    second = in_background(take, saver, 2)
     while "training waits" not in caplog.text:
         threading.Event().wait(0.001)
     assert not second.done()
@@ -416,7 +416,7 @@ def test_what_is_taken_can_be_given_up(tmp_path):
     buffer, feed = make_buffer(), Feed(0)
     buffer.append(feed.rows(200))
     saver = ReplaySaver(tmp_path, buffer, {})
-    saver.take(1, name_of(1), {})
+    take(saver, 1)
     saver.discard()
     buffer.append(feed.rows(200))
     assert files(tmp_path) == {}
@@ -427,7 +427,7 @@ def test_nothing_is_left_running(tmp_path):
     buffer = make_buffer()
     buffer.append(Feed(0).rows(20))
     saver = ReplaySaver(tmp_path, buffer, {})
-    saver.take(1, name_of(1), {})
+    take(saver, 1)
     saver.start()
     saver.finish()
     saver.finish()

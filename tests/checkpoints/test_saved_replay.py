@@ -20,6 +20,7 @@ from helpers.saved_replays import (
     make_buffer,
     name_of,
     save,
+    take,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,13 @@ from hypothesis import strategies as st
 from lrl.checkpoints.replay_manifest import SavedReplayError, read_manifest
 from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.checkpoints.saved_replay import load_replay
-from lrl.replay import PrioritizedSampler, RateLimiter, RateLimiterConfig, UniformSampler
+from lrl.replay import (
+    PrioritizedSampler,
+    RateLimiter,
+    RateLimiterConfig,
+    TrackingSampler,
+    UniformSampler,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,9 +116,7 @@ def test_an_empty_replay_is_restored(tmp_path):
 
 
 def test_a_sampler_that_saves_nothing_is_told_of_all_rows(tmp_path):
-    class Told(UniformSampler):
-        needs_priorities = True
-
+    class Told(UniformSampler, TrackingSampler):
         def attach(self, transitions: object) -> None:
             self.added: list[Any] = []
 
@@ -228,7 +233,7 @@ def test_state_of_an_older_save_is_not_the_present_one(tmp_path):
     """What is taken is of that moment, however much later it is written."""
     buffer, feed = filled(episode([1.0] * 20), capacity=40, sampler=PrioritizedSampler()), Feed(0)
     saver = ReplaySaver(tmp_path, buffer, {})
-    saver.take(1, name_of(1), {})
+    take(saver, 1)
     expected = contents(buffer)
     learn(buffer, feed)
     saver.write()

@@ -14,7 +14,7 @@ from helpers.checkpoints import trained
 from helpers.command_line import Project, quiet_commands
 
 from lrl.actors.manager import ActorManager
-from lrl.checkpoints import files
+from lrl.checkpoints import files, stamp
 
 pytestmark = quiet_commands
 
@@ -127,6 +127,29 @@ def test_a_changed_learning_rate_is_not_passed_over_in_silence(command, run, cap
     assert code in (None, 0), err
     (warning,) = (message for message in caplog.messages if "goes on keeps" in message)
     assert f"model.optimizer.init_args.lr is 0.001 there and {LR} here" in warning
+
+
+@pytest.mark.parametrize("name", ["fit", "test", "evaluate"])
+def test_a_checkpoint_is_read_once_and_its_stamp_compared_once(command, run, monkeypatch, name):
+    read, compared = [], []
+
+    def noted(path: Path, map_location: Any, whole: Any = files._read) -> Any:
+        read.append(path)
+        return whole(path, map_location)
+
+    def differences(*stamps: Any, whole: Any = stamp.differences) -> Any:
+        compared.append(stamps)
+        return whole(*stamps)
+
+    monkeypatch.setattr(files, "_read", noted)
+    monkeypatch.setattr(stamp, "differences", differences)
+    adam = ["--model.optimizer=torch.optim.Adam", "--model.optimizer.lr=0.001"]
+    settings = [*adam, "--trainer.max_steps=6"] if name == "fit" else []
+    code, _, err = command(*ASK[name], *settings, "--name", "run", "--ckpt_path", "last")
+    assert not code, err
+    assert [path.resolve() for path in read] == [run / "last.ckpt"]
+    assert len(compared) == (name != "evaluate")
+    assert files._kept is None
 
 
 def test_an_exit_in_an_evaluation_is_no_success(command, project, monkeypatch):

@@ -79,7 +79,7 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
     dataset, slot = run.data.dataset, run.data.slot
     assert dataset is not None
     pool: Any = dataset.pool
-    state = dataset.replay.state_dict()
+    state = dataset.replay.state(with_rows=False)
     bar = RLProgressBar()
     bar._throughput = run.callback.throughput  # as of a run that shows it
     report = {

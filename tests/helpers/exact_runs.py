@@ -93,8 +93,9 @@ def outcome(run: Run) -> dict[str, Any]:
         "episodes": dataset.episodes,
         "limiter": dataset.limiter.state_dict(),
         "rows": stored,
-        "replay": replay.rows_state(),
-        "source": dataset._latest_pool_state(),
+        "replay": replay.state(with_rows=True),
+        "rollout": dataset.rollout.state_dict(),
+        "pool": pool.state_dict(),
         "epsilon": run.data.epsilon_mean(pool.actor.run_env_steps),
         "best": run.callback.best_model_score,
     }

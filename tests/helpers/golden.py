@@ -1,4 +1,4 @@
-"""Makes the golden checkpoint of a release: `PYTHONPATH=.:tests python -m helpers.golden`.
+"""Makes the golden files of a release: `PYTHONPATH=.:tests python -m helpers.golden`.
 
 Run it once for each release, and never change or delete the files of earlier ones in tests/data:
 later versions must load them for ever, or refuse them with a sentence.
@@ -13,9 +13,12 @@ from pathlib import Path
 
 import torch
 
+from helpers.saved_replays import Feed, learn, make_buffer, save
 from helpers.training_runs import make_run, small_data
 from lrl import DQN, ActorLearnerCallback, EnvConfig, __version__
+from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.networks import MLPEncoder
+from lrl.replay import ReplayBuffer
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -29,13 +32,23 @@ def golden_agent() -> DQN:
     )
 
 
+def golden_replay() -> ReplayBuffer:
+    """The replay of all golden saves, with wrapped rings and priorities."""
+    buffer, feed = make_buffer("rank", masks=True), Feed(0, masks=True)
+    buffer.append(feed.rows(150))
+    learn(buffer, feed)
+    return buffer
+
+
 def main() -> None:
-    """Train for a moment and keep the last checkpoint."""
+    """Train for a moment and keep the last checkpoint; save a replay."""
     with tempfile.TemporaryDirectory() as folder:
         data = small_data(env=EnvConfig("CartPole-v1"))
         callback = ActorLearnerCallback(5, 10, 10)
         run = make_run(Path(folder), callback, module=golden_agent(), data=data).fit()
         shutil.copy(run.checkpoint("last"), DATA / f"lrl-{__version__}.ckpt")
+    saver = ReplaySaver(DATA / f"lrl-{__version__}-replay", golden_replay(), {"ranks": 1})
+    save(saver, 20, {"episodes": 3})
 
 
 if __name__ == "__main__":

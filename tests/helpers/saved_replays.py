@@ -92,10 +92,10 @@ def contents(buffer: ReplayBuffer) -> dict[str, Any]:
         "env_steps_inserted": buffer.env_steps_inserted,
         "n_step": buffer.n_step,
         "metrics": buffer.metrics(),
-        "generator": buffer.state_dict()["generator"].tolist(),
+        "generator": buffer.state(with_rows=False)["generator"].tolist(),
     }
     found |= {name: column[slots].tolist() for name, column in streams.columns.items()}
-    for name, value in sampler.rows_state().items():
+    for name, value in sampler.state(with_rows=True).get("rows", {}).items():
         found[name] = value.tolist() if isinstance(value, np.ndarray) else value
     if buffer.needs_priorities and hasattr(sampler, "_tree"):
         found["sums"] = vars(sampler)["_tree"]._sums.tolist()
@@ -104,11 +104,17 @@ def contents(buffer: ReplayBuffer) -> dict[str, Any]:
 
 def save(saver: ReplaySaver, learner_step: int, state: dict[str, Any] | None = None) -> None:
     """Save in this thread."""
-    saver.take(learner_step, name_of(learner_step), state or {})
+    take(saver, learner_step, state)
     try:
         saver.write()
     finally:
         saver.discard()
+
+
+def take(saver: ReplaySaver, learner_step: int, state: dict[str, Any] | None = None) -> None:
+    """Note the replay of this moment."""
+    replay = saver._replay.state(with_rows=True)
+    saver.take(learner_step, name_of(learner_step), {**(state or {}), "replay": replay})
 
 
 def name_of(learner_step: int) -> str:
@@ -116,7 +122,9 @@ def name_of(learner_step: int) -> str:
 
 
 def load(folder: Path, buffer: ReplayBuffer, learner_step: int, **settings: Any) -> dict[str, Any]:
-    return load_replay(folder, buffer, settings, learner_step, name_of(learner_step))
+    state = load_replay(folder, buffer, settings, learner_step, name_of(learner_step))
+    buffer.restore(state.pop("replay"))
+    return state
 
 
 def files(folder: Path) -> dict[str, int]:

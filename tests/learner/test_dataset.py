@@ -32,7 +32,7 @@ from lrl.replay import (
     ReplayBuffer,
     ReplayConfig,
 )
-from lrl.schedules import Exponential, Linear
+from lrl.schedules import Exponential, Linear, Schedule
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind, Rows
 
 pytestmark = quiet
@@ -86,11 +86,12 @@ def make_dataset(
     capacity: int = 1000,
     updates_per_step: int = 1,
     sampler: PrioritizedSampler | None = None,
+    n_step: int | Schedule = 1,
     **rate: Any,
 ) -> ReplayDataset:
     config = RateLimiterConfig(**{"samples_per_insert": 2.0, "min_size_env_steps": 10, **rate})
     return ReplayDataset(
-        ReplayBuffer(SPEC, capacity, num_streams=1, sampler=sampler),
+        ReplayBuffer(SPEC, capacity, num_streams=1, n_step=n_step, sampler=sampler),
         RateLimiter(config, batch_size, rows_per_wait),
         batch_size,
         lambda _: CountingPool(rows_per_wait),
@@ -215,8 +216,8 @@ def test_a_maximum_rate_is_held_though_batches_are_earned():
 
 
 def test_what_is_annealed_is_set_before_each_batch():
-    dataset = make_dataset()
-    dataset._anneal = lambda: setattr(dataset.replay, "n_step", 4 - dataset.batches)
+    dataset = make_dataset(n_step=Linear(4.0, 1.0, 3))
+    dataset.learner_steps = lambda: dataset.batches
     lengths = []
     for _ in range(3):
         batch = dataset.next_batch()
@@ -391,7 +392,7 @@ def test_lag_counts_learner_steps_since_the_policy_of_each_row():
 
 def test_lag_counts_learner_steps_and_not_batches():
     dataset = make_dataset()
-    dataset._learner_steps = lambda: 7  # under gradient accumulation, fewer than batches
+    dataset.learner_steps = lambda: 7  # under gradient accumulation, fewer than batches
     dataset._take(Delivery([steps(5)]))
     assert dataset.rollout.take_lag_mean() == 7.0
 

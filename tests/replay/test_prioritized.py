@@ -218,9 +218,9 @@ def test_same_seed_same_draws_and_resume_continues_them(sampler, tmp_path) -> No
     assert torch.equal(one.sample(32).keys, two.sample(32).keys)
     other = buffer_with(priorities, sampler(), seed=8)
     assert not torch.equal(one.sample(32).keys, other.sample(32).keys)
-    torch.save(one.state_dict(), tmp_path / "state.pt")
+    torch.save(one.state(with_rows=False), tmp_path / "state.pt")
     resumed = filled(episode([1.0] * 50), sampler=sampler())
-    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    resumed.restore(torch.load(tmp_path / "state.pt", weights_only=True))
     assert resumed.metrics() == one.metrics()
     assert resumed.metrics()["replay/beta"] > other.metrics()["replay/beta"]
     set_priorities(resumed, dict(enumerate(priorities)))
@@ -231,7 +231,7 @@ def test_same_seed_same_draws_and_resume_continues_them(sampler, tmp_path) -> No
 
 def test_a_run_may_go_on_from_one_with_uniform_sampling() -> None:
     buffer = buffer_with([1.0, 6.0], PrioritizedSampler())
-    buffer.load_state_dict(filled(episode([1.0])).state_dict())
+    buffer.restore(filled(episode([1.0])).state(with_rows=False))
     assert buffer.metrics()["replay/priority_max"] == 6.0
 
 

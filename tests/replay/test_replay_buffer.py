@@ -8,6 +8,7 @@ import torch
 from helpers.replay_rows import Row, episode, filled, make_spec, pack
 
 from lrl.replay import NotEnoughRows, ReplayBuffer, Streams
+from lrl.schedules import Exponential, Linear, Schedule
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind
 
 ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
@@ -196,15 +197,15 @@ def test_same_seed_same_batches_and_resume_continues_them() -> None:
         filled(rows, seed=8).sample(32).keys, filled(rows, seed=7).sample(32).keys
     )
     resumed = filled(rows, seed=0)
-    resumed.load_state_dict(one.state_dict())
+    resumed.restore(one.state(with_rows=False))
     assert torch.equal(one.sample(32).keys, resumed.sample(32).keys)
 
 
 def test_state_is_plain_and_keeps_counters(tmp_path) -> None:
     buffer = filled(episode([1.0] * 5))
-    torch.save(buffer.state_dict(), tmp_path / "state.pt")
+    torch.save(buffer.state(with_rows=False), tmp_path / "state.pt")
     empty = ReplayBuffer(make_spec(), 100, 1)
-    empty.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    empty.restore(torch.load(tmp_path / "state.pt", weights_only=True))
     assert empty.env_steps_inserted == 5
     assert len(empty) == 0
     assert not empty.can_sample()
@@ -253,10 +254,12 @@ def test_rows_of_an_unknown_stream_are_refused(stream: int) -> None:
         (0, 2, 0.9, r"num_streams is 0"),
         (20, 2, 0.9, r"replay.capacity .* at least 140"),
         (1, 98, 0.9, r"replay.capacity .* at least 103"),
+        (1, Linear(1.0, 97.6, 10), 0.9, r"n_step 98 need 103"),
+        (1, 1, Linear(0.9, 1.01, 10), r"replay.gamma is 1.01"),
     ],
 )
 def test_wrong_settings_are_named(
-    num_streams: int, n_step: int, gamma: float, message: str
+    num_streams: int, n_step: int | Schedule, gamma: float | Schedule, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         ReplayBuffer(make_spec(4), 100, num_streams, n_step=n_step, gamma=gamma)
@@ -275,6 +278,26 @@ def test_gamma_and_n_can_change_during_a_run() -> None:
     assert all_transitions(buffer).reward.tolist() == [2, 2, 2, 1]
     with pytest.raises(ConfigError, match=r"replay.gamma is -0.1"):
         buffer.gamma = -0.1
+
+
+def test_constants_stay_constant() -> None:
+    buffer = ReplayBuffer(make_spec(), 100, 1, n_step=3, gamma=0.9)
+    for step in (0, 10**9):
+        buffer.anneal(step)
+        assert (buffer.n_step, buffer.gamma) == (3, 0.9)
+
+
+def test_n_and_gamma_follow_schedules_of_learner_steps() -> None:
+    n_step = Exponential(10.0, 3.0, 10_000)
+    gamma = Exponential(0.97, 0.997, 10_000, limit=1.0)
+    buffer = ReplayBuffer(make_spec(), 100, 1, n_step=n_step, gamma=gamma)
+    seen = []
+    for step in (0, 1000, 5000, 9000, 10**6):
+        buffer.anneal(step)
+        assert type(buffer.n_step) is int
+        seen.append((buffer.n_step, buffer.gamma))
+    assert [n for n, _ in seen] == [10, 9, 5, 3, 3]
+    assert seen[2][1] == pytest.approx(1 - 0.03 * 0.1**0.5)
 
 
 def test_storage_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch) -> None:

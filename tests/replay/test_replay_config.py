@@ -21,24 +21,6 @@ def parse(*arguments: str) -> ReplayConfig:
     return parser.instantiate(parser.parse_args(list(arguments))).replay
 
 
-def test_constants_stay_constant() -> None:
-    config = ReplayConfig(n_step=3, gamma=0.9)
-    assert [config.n_step_at(step) for step in (0, 10**9)] == [3, 3]
-    assert [config.gamma_at(step) for step in (0, 10**9)] == [0.9, 0.9]
-    assert config.largest_n_step == 3
-
-
-def test_n_and_gamma_follow_schedules_of_learner_steps() -> None:
-    config = ReplayConfig(
-        n_step=Exponential(10.0, 3.0, 10_000), gamma=Exponential(0.97, 0.997, 10_000, limit=1.0)
-    )
-    assert [config.n_step_at(step) for step in (0, 1000, 5000, 9000, 10**6)] == [10, 9, 5, 3, 3]
-    assert all(type(config.n_step_at(step)) is int for step in range(0, 10_000, 100))
-    assert config.gamma_at(5000) == pytest.approx(1 - 0.03 * 0.1**0.5)
-    assert config.largest_n_step == 10
-    assert replace(config, n_step=Linear(1.0, 7.4, 10)).largest_n_step == 7
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -17,23 +17,18 @@ from lrl.replay import (
     RankSampler,
     ReplayBuffer,
     Sampler,
-    Transitions,
+    TrackingSampler,
     UniformSampler,
 )
 from lrl.schedules import Constant
 from lrl.types import Batch, Rows
 
 
-class TrackingSampler(UniformSampler):
+class TellingSampler(UniformSampler, TrackingSampler):
     """Uniform, and keeps the set of samplable keys from what the buffer reports."""
-
-    needs_priorities = True
 
     def __init__(self) -> None:
         self.keys: set[tuple[int, int]] = set()
-
-    def attach(self, transitions: Transitions) -> None:
-        pass
 
     def rows_changed(self, added: np.ndarray, removed: np.ndarray) -> None:
         fresh = as_set(added)
@@ -116,7 +111,7 @@ def test_equals_twin(
     rng = np.random.default_rng(seed)
     rows_per_stream = frame_stack + max(n_step, next_n_step) + 1 + extra_rows
     capacity = rows_per_stream * num_streams + int(rng.integers(num_streams))
-    sampler = TrackingSampler()
+    sampler = TellingSampler()
     buffer = make_buffer(frame_stack, capacity, num_streams, n_step, gamma, sampler)
     twin = NaiveReplay(rows_per_stream, num_streams, frame_stack)
     environments = [RandomStream(rng, frame_stack, hazard) for _ in range(num_streams)]

@@ -33,10 +33,13 @@ _EXPECTED_WARNINGS = (
 
 
 @pytest.fixture(autouse=True)
-def signals_as_at_the_start() -> Iterator[None]:
-    """Take back the handlers that a command leaves, whose process would end with it."""
+def signals_as_in_a_terminal() -> Iterator[None]:
+    """Begin with the handlers of a fresh Python, though the tests may run under `nohup`."""
     numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
     before = {number: signal.getsignal(number) for number in numbers if number is not None}
+    for number in before:
+        fresh = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, fresh)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

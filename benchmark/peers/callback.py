@@ -33,6 +33,6 @@ class WindowCallback(L.Callback):
         dataset, updates = dataset_of(trainer), trainer.global_step
         rate = datamodule_of(trainer).rate
         assert rate.samples_per_insert is not None
-        paid = int(updates * dataset.batch_size / rate.samples_per_insert)
+        paid = int(updates * dataset.experience.batch_size / rate.samples_per_insert)
         if self.window.is_over(rate.min_size_env_steps + paid, updates):
             trainer.should_stop = True

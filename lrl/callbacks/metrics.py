@@ -179,8 +179,7 @@ class Throughput(L.Callback):
             metrics["rollout/return_mean"] = mean(rollout.returns)
             metrics["rollout/length_mean"] = mean(rollout.lengths)
             metrics["rollout/start_value_mean"] = mean(rollout.start_values)
-        metrics["replay/size"] = float(len(dataset.replay))
-        metrics.update(dataset.replay.metrics())
+        metrics.update(dataset.experience.metrics())
         metrics.update(dataset.pool.metrics())
         metrics["transport/queue_fill"] = pool.queue_fill
         metrics["sync/policy_version"] = float(

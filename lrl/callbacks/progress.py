@@ -21,6 +21,7 @@ from lrl.callbacks.metrics import Throughput
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of, dataset_of
 from lrl.preflight.callbacks import callbacks_of, parts_of
 from lrl.preflight.cores import available_cores
+from lrl.replay import Replay
 from lrl.types import ConfigError
 
 _BAR_FORMAT = "{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}"
@@ -117,7 +118,7 @@ class RLProgressBar(ProgressBar):
             else "",
             f"eval {float(evaluation):.1f}" if evaluation is not None else "",
             f"eps {latest['train/epsilon']:.3f}" if "train/epsilon" in latest else "",
-            f"replay {dataset.replay.fill:.0%}",
+            f"replay {dataset.experience.fill:.0%}",
             _waiting_for(latest),
         ]
         return " | ".join(part for part in parts if part)
@@ -191,8 +192,11 @@ def _environment(data: ReplayDataModule) -> str:
 def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
     parts = (pl_module.hparams.get(part) for part in ("encoder", "head", "bootstrap"))
     names = [str(p["class_path"]).rpartition(".")[2] for p in parts if isinstance(p, Mapping)]
-    replay = "prioritised" if dataset_of(trainer).replay.needs_priorities else "uniform"
-    return ", ".join((*names, f"{replay} replay"))
+    experience = dataset_of(trainer).experience
+    kind = type(experience).__name__
+    if isinstance(experience, Replay):
+        kind = f"{'prioritised' if experience.needs_priorities else 'uniform'} replay"
+    return ", ".join((*names, kind))
 
 
 def _acting(data: ReplayDataModule) -> str:

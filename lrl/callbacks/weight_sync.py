@@ -106,8 +106,8 @@ class PriorityUpdate(L.Callback, UpdatesPriorities):
         batch_idx: int,
     ) -> None:
         """Pass on the keys and priorities that `training_step` returned."""
-        replay = dataset_of(trainer).replay
-        if not replay.needs_priorities:
+        experience = dataset_of(trainer).experience
+        if not experience.needs_priorities:
             return
         if not isinstance(outputs, Mapping) or not {"keys", "priorities"} <= outputs.keys():
             raise ConfigError(
@@ -122,4 +122,4 @@ class PriorityUpdate(L.Callback, UpdatesPriorities):
         self._coming.append((outputs["keys"], HostCopy.of(outputs["priorities"])))
         while len(self._coming) > lag:
             keys, priorities = self._coming.popleft()
-            replay.update_priorities(keys, priorities.get())
+            experience.learnt(keys, priorities.get())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -36,8 +37,10 @@ from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
 from lrl.processes.memory import keep_freed_memory
 from lrl.replay import (
+    Experience,
     RateLimiter,
     RateLimiterConfig,
+    Replay,
     ReplayBuffer,
     ReplayConfig,
     Sampler,
@@ -64,6 +67,8 @@ class ReplayDataModule(L.LightningDataModule):
         seed: Seed of actors and of sampling. Network weights follow torch's global generator.
         pool: Rows of another making, instead of `actors`, `inference` and `exploration`, which are
             then left out (examples/own_pool.py).
+        experience: From the environment's specification and the number of streams to what is learnt
+            from, instead of `replay`, which is then left out (examples/own_experience.py).
 
     Attributes:
         threads: Threads of torch that the learner has.
@@ -81,6 +86,7 @@ class ReplayDataModule(L.LightningDataModule):
         learner_threads: int | None = None,
         seed: int = 0,
         pool: ActorPool | None = None,
+        experience: Callable[[EnvSpec, int], Experience] | None = None,
     ) -> None:
         super().__init__()
         quieten()  # here, since a Trainer speaks as soon as it is made
@@ -98,8 +104,14 @@ class ReplayDataModule(L.LightningDataModule):
                 f"data.pool {type(pool).__name__} brings rows of its own, so that data.actors, "
                 "data.inference and data.exploration would do nothing: leave them out"
             )
+        if experience is not None and replay != ReplayConfig():
+            raise ConfigError(
+                "data.experience takes the place of the replay, so that data.replay would do "
+                "nothing: leave it out"
+            )
         self.env = env
         self.pool = pool
+        self._make_experience = experience
         self.actors = actors
         self.inference = inference
         self.exploration = exploration or EpsilonGreedy()
@@ -173,7 +185,7 @@ class ReplayDataModule(L.LightningDataModule):
         self.exploration.check_actors(self.slot.num_actors * world_size)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
-        if self.dataset is None and self.pool is None:
+        if self.dataset is None and self.pool is None and self._make_experience is None:
             ranks = self._trainer().num_devices
             check_machine(spec, self.actors, self.inference, self.replay, sampler, ranks)
         num_actors = self.actors.num_actors if self._has_processes else 0
@@ -184,11 +196,11 @@ class ReplayDataModule(L.LightningDataModule):
         self.threads = torch.get_num_threads()
         keep_freed_memory()
         if self.dataset is None:
-            self._build_dataset(spec, sampler)
+            self.dataset = self._build_dataset(spec, sampler)
         if self._trainer().is_global_zero:
-            announce_ranks(self._trainer(), self.replay.batch_size)
+            announce_ranks(self._trainer(), self.dataset.experience.batch_size)
 
-    def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> None:
+    def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> ReplayDataset:
         synchronous = self.actors.num_actors == 0
         streams = max(1, self.actors.num_actors) * self.actors.envs_per_actor
         if self.pool is not None:
@@ -199,9 +211,25 @@ class ReplayDataModule(L.LightningDataModule):
                 "rate.samples_per_insert is null (free running) but actors.num_actors is 0: "
                 "without background actors the ratio decides when to act; set it to a number"
             )
-        limiter = RateLimiter(self.rate, self.replay.batch_size, insert_size)
-        limiter.check(self.replay.capacity)
-        replay = ReplayBuffer(
+        if self._make_experience is None:
+            experience: Experience = self._replay(spec, streams, sampler)
+        else:
+            experience = self._make_experience(spec, streams)
+        limiter = RateLimiter(self.rate, experience.batch_size, insert_size)
+        if self._make_experience is None:
+            limiter.check(self.replay.capacity)
+        return ReplayDataset(
+            experience,
+            limiter,
+            self._start_pool,
+            self.check,
+            rank=self._trainer().global_rank,
+            learner_steps=lambda: self._trainer().global_step,
+            updates_per_step=getattr(self._trainer().lightning_module, "updates_per_step", 1),
+        )
+
+    def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
+        buffer = ReplayBuffer(
             spec,
             self.replay.capacity,
             streams,
@@ -215,17 +243,8 @@ class ReplayDataModule(L.LightningDataModule):
         if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
             sampler.minimum_of_ranks = functools.partial(minimum_of_ranks, self._trainer())
         on_gpu = self._trainer().strategy.root_device.type == "cuda"
-        self.dataset = ReplayDataset(
-            replay,
-            limiter,
-            self.replay.batch_size,
-            self._start_pool,
-            self.check,
-            pin_memory=on_gpu and self.replay.device == "cpu",
-            rank=self._trainer().global_rank,
-            learner_steps=lambda: self._trainer().global_step,
-            updates_per_step=getattr(self._trainer().lightning_module, "updates_per_step", 1),
-        )
+        pins = on_gpu and self.replay.device == "cpu"
+        return Replay(buffer, self.replay.batch_size, pins, self._trainer().global_rank)
 
     def train_dataloader(self) -> ReplayDataset:
         """Return the one stream of batches."""

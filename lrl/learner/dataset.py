@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from lrl.checkpoints.generators import generator_states, load_generator_states
 from lrl.learner.actor_pools import ActorPool, Delivery
 from lrl.learner.rollout_statistics import RolloutStatistics
-from lrl.replay import RateLimiter, ReplayBuffer
+from lrl.replay import Experience, RateLimiter, Replay, ReplayBuffer
 from lrl.types import Batch, ConfigError
 
 _WAIT_SECONDS = 0.5
@@ -32,14 +30,12 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
     and at signals.
 
     Args:
-        replay: Filled from the pool, sampled here.
+        experience: Takes the pool's rows, gives the batches.
         limiter: Holds the ratio of learning to acting.
-        batch_size: Transitions in a batch.
         start_pool: Builds the actor pool and starts it, at the first batch.
         check: Called while waiting and before each draw; raises when the run should stop.
-        pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
-        learner_steps: Returns the learner steps so far, by which the replay is annealed and
+        learner_steps: Returns the learner steps so far, by which experience is annealed and
             policy lag is measured.
         updates_per_step: Batches of one training step; more than one come as a tuple.
 
@@ -51,19 +47,16 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
 
     def __init__(
         self,
-        replay: ReplayBuffer,
+        experience: Experience,
         limiter: RateLimiter,
-        batch_size: int,
         start_pool: Callable[[ReplayDataset], ActorPool],
         check: Callable[[], object] = lambda: None,
-        pin_memory: bool = False,
         rank: int = 0,
         learner_steps: Callable[[], int] = lambda: 0,
         updates_per_step: int = 1,
     ) -> None:
-        self.replay = replay
+        self.experience = experience
         self.limiter = limiter
-        self.batch_size = batch_size
         self.batches = 0
         self.env_steps_offset = 0
         self.episodes_offset = 0
@@ -76,7 +69,6 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self.learner_steps = learner_steps
         self._start_pool = start_pool
         self._check = check
-        self._pin_memory = pin_memory
         self._rank = rank
         self._updates_per_step = updates_per_step
         self._closed = False
@@ -92,8 +84,18 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
 
     @property
     def env_steps(self) -> int:
-        """Environment steps inserted over the whole run, earlier sessions included."""
-        return self.replay.env_steps_inserted
+        """Environment steps that came in over the whole run, earlier sessions included."""
+        return self.experience.env_steps
+
+    @property
+    def replay(self) -> ReplayBuffer:
+        """The replay buffer, where experience is kept in one."""
+        if not isinstance(self.experience, Replay):
+            raise ConfigError(
+                f"data.experience is {type(self.experience).__name__}, which is no replay: leave "
+                "out what needs one (actor_learner.checkpoint_replay)"
+            )
+        return self.experience.buffer
 
     @property
     def episodes(self) -> int:
@@ -124,7 +126,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
             return self.next_batch()
         batches: list[Batch] = []
         while missing := self._updates_per_step - len(batches):
-            batches += self._draw(missing if self.replay.draws_independently else 1)
+            batches += self._draw(missing if self.experience.draws_independently else 1)
         return tuple(batches)
 
     def next_batch(self) -> Batch:
@@ -137,7 +139,9 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         try:
             pool = self.start()
             self._take_waiting(pool)
-            self.replay.anneal(self.learner_steps())  # before waiting, since it may take rows out
+            self.experience.anneal(
+                self.learner_steps()
+            )  # before waiting, since it may take rows out
             if not self._can_sample():
                 self._wait(pool)
         except RuntimeError:
@@ -146,12 +150,9 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         started = time.perf_counter()
         earned = self.limiter.batches_earned() if most > 1 else 1
         count = most if earned is None else min(most, earned)
-        rows = self.replay.sample(count * self.batch_size)
-        if self._pin_memory:
-            rows = rows.pin_memory()
-        self.limiter.record_sample(len(rows.action))
-        self.batches += count
-        batches = rows.split(self.batch_size) if count > 1 else [rows]
+        batches = self.experience.draw(count)
+        self.limiter.record_sample(len(batches) * self.experience.batch_size)
+        self.batches += len(batches)
         self.sample_seconds += time.perf_counter() - started
         return batches
 
@@ -175,15 +176,15 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
             self.pool.close(self._take)
 
     def _take(self, delivery: Delivery) -> None:
-        before = self.replay.env_steps_inserted
+        before = self.env_steps
         for rows in delivery.rows:
-            self.replay.append(rows)
+            self.experience.add(rows)
             self.rows_received += len(rows)
             self.rollout.add_lag(rows, self.learner_steps())
         for episode in delivery.episodes:
             self.rollout.add_episode(*episode)
         if not self._closed:  # the last rows of a run, which nothing is learnt from
-            self.limiter.record_insert(self.replay.env_steps_inserted - before)
+            self.limiter.record_insert(self.env_steps - before)
 
     def _take_waiting(self, pool: ActorPool) -> None:
         """Take what has arrived, as far as the rate limiter lets it."""
@@ -196,13 +197,13 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
 
     def _may_insert(self) -> bool:
         # A limiter that is satisfied with too few rows for one complete window must not starve it.
-        return self.limiter.can_insert() or not self.replay.can_sample()
+        return self.limiter.can_insert() or not self.experience.can_draw()
 
     def _can_sample(self) -> bool:
         return (
             self.limiter.can_sample()
             and self.limiter.seconds_until_next_step() <= 0
-            and self.replay.can_sample()
+            and self.experience.can_draw()
         )
 
     def _wait(self, pool: ActorPool) -> None:
@@ -232,7 +233,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         state = {
             "episodes": self.episodes,
             "next_incarnation": self.first_incarnation + restarts + 1,
-            "replay": self.replay.state(with_rows),
+            "replay": self.experience.state(with_rows),
             "generators": self._generators or generator_states(),
         }
         if not with_rows:
@@ -249,7 +250,6 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         """
         self.episodes_offset = state["episodes"]
         self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
-        replay = state["replay"]
         if "limiter" in state:
             self.limiter.load_state_dict(state["limiter"])
             self.rollout.load_state_dict(state["source"])
@@ -258,9 +258,8 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         else:
             self.replay_to_restore = state.get("saved_replay", "")
             self._generators = state.get("generators") if self._rank == 0 else None
-            replay = {**replay, "generator": _of_rank(self._rank, replay["generator"])}
-        self.replay.restore(replay)
-        self.env_steps_offset = self.replay.env_steps_inserted
+        self.experience.restore(state["replay"])
+        self.env_steps_offset = self.env_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return what Lightning puts into a checkpoint."""
@@ -269,13 +268,3 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.restore(state)
-
-
-def _of_rank(rank: int, generator_state: Tensor) -> Tensor:
-    """Return rank 0's generator state as it is, and other states for the other ranks."""
-    if rank == 0:
-        return generator_state
-    generator = torch.Generator()
-    generator.set_state(generator_state)
-    seeds = torch.randint(2**62, (rank,), generator=generator)
-    return torch.Generator().manual_seed(int(seeds[-1])).get_state()

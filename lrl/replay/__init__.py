@@ -2,6 +2,7 @@
 
 from lrl.replay.buffer import ReplayBuffer
 from lrl.replay.config import ReplayConfig
+from lrl.replay.experience import Experience, Replay
 from lrl.replay.prioritized import PrioritizedSampler, RankSampler
 from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
 from lrl.replay.samplers import NotEnoughRows, Sampler, TrackingSampler, UniformSampler
@@ -9,11 +10,13 @@ from lrl.replay.streams import Streams
 from lrl.replay.transitions import Transitions
 
 __all__ = [
+    "Experience",
     "NotEnoughRows",
     "PrioritizedSampler",
     "RankSampler",
     "RateLimiter",
     "RateLimiterConfig",
+    "Replay",
     "ReplayBuffer",
     "ReplayConfig",
     "Sampler",

@@ -173,7 +173,7 @@ def test_replay_settings_reach_the_buffer():
         replay = data.dataset.replay
         assert (replay.capacity, replay.n_step, replay.gamma) == (500, 3, 0.5)
         assert str(replay.streams.device) == "cpu"
-        assert data.dataset.batch_size == 7
+        assert data.dataset.experience.batch_size == 7
     finally:
         data.close()
 

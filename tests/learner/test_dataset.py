@@ -29,6 +29,7 @@ from lrl.replay import (
     PrioritizedSampler,
     RateLimiter,
     RateLimiterConfig,
+    Replay,
     ReplayBuffer,
     ReplayConfig,
 )
@@ -91,9 +92,10 @@ def make_dataset(
 ) -> ReplayDataset:
     config = RateLimiterConfig(**{"samples_per_insert": 2.0, "min_size_env_steps": 10, **rate})
     return ReplayDataset(
-        ReplayBuffer(SPEC, capacity, num_streams=1, n_step=n_step, sampler=sampler),
+        Replay(
+            ReplayBuffer(SPEC, capacity, num_streams=1, n_step=n_step, sampler=sampler), batch_size
+        ),
         RateLimiter(config, batch_size, rows_per_wait),
-        batch_size,
         lambda _: CountingPool(rows_per_wait),
         updates_per_step=updates_per_step,
     )
@@ -276,7 +278,7 @@ class Silent(CountingPool):
 def silent_dataset(check: Any) -> ReplayDataset:
     limiter = RateLimiter(RateLimiterConfig(samples_per_insert=None, min_size_env_steps=4), 2)
     replay = ReplayBuffer(SPEC, 100, num_streams=4)
-    return ReplayDataset(replay, limiter, 2, lambda _: Silent(0), check)
+    return ReplayDataset(Replay(replay, 2), limiter, lambda _: Silent(0), check)
 
 
 def test_waiting_looks_at_signals_twice_a_second_and_does_not_spin():
@@ -356,7 +358,7 @@ class Chunks:
 
 def test_a_lost_chunk_leaves_a_gap_in_every_stream_of_its_actor():
     dataset = make_dataset()
-    dataset.replay = ReplayBuffer(SPEC, 100, num_streams=4)
+    dataset.experience = Replay(ReplayBuffer(SPEC, 100, num_streams=4), 4)
     pool: Any = process_pool()
     pool.queue = queue = Chunks(actor=1, rows=steps(5, stream=2))
     for after_gap in (False, True):

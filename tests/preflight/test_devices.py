@@ -68,17 +68,17 @@ def test_batches_of_the_host_are_pinned_for_a_learner_on_a_gpu(
 ):
     asked: list[bool] = []
 
-    class Dataset(datamodule.ReplayDataset):
-        def __init__(self, *args: Any, pin_memory: bool, **settings: Any) -> None:
+    class Replay(datamodule.Replay):
+        def __init__(self, buffer: Any, batch_size: int, pin_memory: bool, rank: int) -> None:
             asked.append(pin_memory)
-            super().__init__(*args, pin_memory=pin_memory, **settings)
+            super().__init__(buffer, batch_size, pin_memory, rank)
 
-    class Replay(datamodule.ReplayBuffer):
+    class Buffer(datamodule.ReplayBuffer):
         def __init__(self, *args: Any, device: str, **settings: Any) -> None:
             super().__init__(*args, **settings)
 
-    monkeypatch.setattr(datamodule, "ReplayDataset", Dataset)
-    monkeypatch.setattr(datamodule, "ReplayBuffer", Replay)
+    monkeypatch.setattr(datamodule, "Replay", Replay)
+    monkeypatch.setattr(datamodule, "ReplayBuffer", Buffer)
     setup_with(learner, replay)
     assert asked == [pinned]
 
@@ -92,7 +92,8 @@ def test_a_dataset_that_pins_hands_out_pinned_batches_alone(tmp_path, monkeypatc
     def setup_and_pin(stage: str) -> None:
         setup(stage)
         assert run.data.dataset is not None
-        run.data.dataset._pin_memory = True
+        experience: Any = run.data.dataset.experience
+        experience._pin_memory = True
 
     monkeypatch.setattr(run.data, "setup", setup_and_pin)
     run.fit()

@@ -91,6 +91,24 @@ class Rows:
         """Return the number of rows."""
         return len(self.kind)
 
+    def check(self, spec: EnvSpec) -> None:
+        """Check what no environment of lrl's can give, for rows of other making.
+
+        Raises:
+            ValueError: A kind or an action does not exist, or a number is not finite.
+        """
+        if (self.kind > max(RowKind)).any():
+            raise ValueError(f"kind {self.kind.max()} is none of {[kind.name for kind in RowKind]}")
+        acted = self.action[self.kind == RowKind.STEP]
+        if acted.size and not 0 <= acted.min() <= acted.max() < spec.num_actions:
+            wrong = acted.max() if acted.min() >= 0 else acted.min()
+            raise ValueError(f"action {wrong} is not one of the {spec.num_actions} actions")
+        if not np.isfinite(self.reward).all():
+            raise ValueError("reward holds NaN or infinite numbers")
+        is_float = np.issubdtype(self.frame.dtype, np.floating)
+        if is_float and not np.isfinite(self.frame.astype(np.float64)).all():
+            raise ValueError("frame holds NaN or infinite numbers")
+
     def __getitem__(self, index: slice) -> Rows:
         """Return the rows of a slice, as views."""
         columns = vars(self).items()

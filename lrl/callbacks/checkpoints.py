@@ -43,7 +43,8 @@ class _CheckpointInFolder(Checkpoint):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Find the folder of a run that trains."""
         use_verified_io(trainer)
-        if stage == "fit":
+        is_trial = getattr(trainer, "fast_dev_run", 0)  # whose checkpoints would replace real ones
+        if stage == "fit" and not is_trial:
             self.folder = checkpoint_folder(trainer)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -77,7 +78,7 @@ class BestCheckpoint(_CheckpointInFolder):
         if trainer.state.fn != "fit":
             return
         score = self._score(trainer.callback_metrics)
-        if score > self.best_model_score:
+        if score > self.best_model_score and self.folder is not None:
             with self._risen_to(score) as path:
                 save_checkpoint(trainer, path)
 

@@ -138,6 +138,11 @@ class LrlCLI(LightningCLI):
         config = self.config[self.config["subcommand"]]
         check_settings(self._parser(self.config["subcommand"]), config)
         safety.check_values(config.as_dict())
+        if config["data"]["exploration"] is None:  # as in files of before, which left it out
+            parser = self._parser(self.config["subcommand"])
+            config["data"]["exploration"] = parser.parse_object(
+                {"data": {"exploration": written_out(EpsilonGreedy())}}
+            )["data"]["exploration"]
         updates_per_step = config["model"]["updates_per_step"]
         is_fit = self.config["subcommand"] == "fit"
         check_trainer_settings(config["trainer"], updates_per_step, is_fit=is_fit)
@@ -191,6 +196,9 @@ class LrlCLI(LightningCLI):
         folder = self.trainer.log_dir  # all ranks must ask
         if not self.trainer.is_global_zero:
             return
+        if getattr(self.trainer, "fast_dev_run", 0):
+            print("\ncheckpoint: none, since trainer.fast_dev_run only tries whether it runs")
+            return
         best = callback.best_model_path
         path = best or callback.last.last_model_path or self._checkpoint
         if not path:
@@ -205,7 +213,7 @@ class LrlCLI(LightningCLI):
             limit = f"max_steps {steps}" if is_at_end else "max_epochs, max_time or another limit"
             print(f"nothing to train: trainer.{limit} was reached already")
             return
-        if folder is None:  # trainer.fast_dev_run has no loggers
+        if folder is None:  # no logger
             return
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
         print(f"  tensorboard --logdir {folder}")
@@ -265,6 +273,7 @@ def run() -> int:
         is_mistake = isinstance(error, ConfigError) or not outcome.began
         is_before_training = outcome.folder is not None and not outcome.trains
         is_mistake |= isinstance(error, OSError) and is_before_training  # a full disk
+        is_mistake |= isinstance(error, MisconfigurationException) and not outcome.learned
         if not is_mistake:
             raise
         return report_mistake(error, outcome.known)

@@ -71,7 +71,7 @@ class ActorPool(ABC):
         num_streams: Environments of this rank, each a stream of rows; rows name theirs by number.
     """
 
-    num_streams: int
+    num_streams: int = 0
 
     @abstractmethod
     def start(self, network: QNetwork, run_env_steps: int) -> None:

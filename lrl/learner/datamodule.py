@@ -46,7 +46,7 @@ from lrl.replay import (
     Sampler,
     TrackingSampler,
 )
-from lrl.types import Batch, ConfigError, EnvSpec
+from lrl.types import Batch, ConfigError, EnvSpec, Rows
 
 
 class ReplayDataModule(L.LightningDataModule):
@@ -97,6 +97,13 @@ class ReplayDataModule(L.LightningDataModule):
             )
         if seed < 0:
             raise ConfigError(f"data.seed must be at least 0, got {seed}")
+        if pool is not None and not isinstance(pool, ActorPool):
+            raise ConfigError(f"data.pool must be an ActorPool, an instance of it, got {pool!r}")
+        if pool is not None and not (isinstance(pool.num_streams, int) and pool.num_streams > 0):
+            raise ConfigError(
+                f"data.pool {type(pool).__name__} must have num_streams, the number of its "
+                f"environments, at least 1, got {pool.num_streams!r}"
+            )
         if pool is not None and (actors, inference, exploration) != (
             ActorConfig(), InferenceConfig(), None,
         ):  # fmt: skip
@@ -226,7 +233,16 @@ class ReplayDataModule(L.LightningDataModule):
             rank=self._trainer().global_rank,
             learner_steps=lambda: self._trainer().global_step,
             updates_per_step=getattr(self._trainer().lightning_module, "updates_per_step", 1),
+            check_rows=self._check_rows if self.pool is not None else lambda rows: None,
         )
+
+    def _check_rows(self, rows: Rows) -> None:
+        try:
+            rows.check(self.env_spec)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"data.pool {type(self.pool).__name__} delivered wrong rows: {error}"
+            ) from error
 
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
         buffer = ReplayBuffer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,9 +13,12 @@ from lrl.checkpoints.generators import generator_states, load_generator_states
 from lrl.learner.actor_pools import ActorPool, Delivery
 from lrl.learner.rollout_statistics import RolloutStatistics
 from lrl.replay import Experience, RateLimiter, Replay, ReplayBuffer
-from lrl.types import Batch, ConfigError
+from lrl.types import Batch, ConfigError, Rows
 
+_log = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.5
+_PAUSE_SECONDS = 0.01
+_SILENCE_SECONDS = 60.0
 _ONE_PROCESS = (
     "ReplayDataset drains its actors in the learner process: use it directly as the "
     "dataloader, or DataLoader(dataset, batch_size=None, num_workers=0)"
@@ -38,6 +42,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         learner_steps: Returns the learner steps so far, by which experience is annealed and
             policy lag is measured.
         updates_per_step: Batches of one training step; more than one come as a tuple.
+        check_rows: Called with all rows before they are taken; raises if one is wrong.
 
     Attributes:
         saved_replay: Name of the replay that is saved beside the checkpoint being written, if one
@@ -54,6 +59,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         rank: int = 0,
         learner_steps: Callable[[], int] = lambda: 0,
         updates_per_step: int = 1,
+        check_rows: Callable[[Rows], object] = lambda rows: None,
     ) -> None:
         self.experience = experience
         self.limiter = limiter
@@ -71,6 +77,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self._check = check
         self._rank = rank
         self._updates_per_step = updates_per_step
+        self._check_rows = check_rows
         self._closed = False
         self.saved_replay = ""
         self.replay_to_restore = ""
@@ -173,11 +180,15 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         """Stop the actors, whose last rows are kept; idempotent."""
         self._closed = True
         if self.pool is not None:
-            self.pool.close(self._take)
+            try:
+                self.pool.close(self._take)
+            except Exception:  # what else has to be given back would not be
+                _log.exception("closing %s failed", type(self.pool).__name__)
 
     def _take(self, delivery: Delivery) -> None:
         before = self.env_steps
         for rows in delivery.rows:
+            self._check_rows(rows)
             self.experience.add(rows)
             self.rows_received += len(rows)
             self.rollout.add_lag(rows, self.learner_steps())
@@ -207,19 +218,28 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         )
 
     def _wait(self, pool: ActorPool) -> None:
-        started = time.perf_counter()
+        started, known, is_told = time.perf_counter(), self.env_steps, False
         while not self._can_sample():
             self._check()
+            silence = time.perf_counter() - started
+            if silence > _SILENCE_SECONDS and self.env_steps == known and not is_told:
+                is_told = True
+                name = type(pool).__name__
+                _log.warning("no environment step has come from %s for %.0f s", name, silence)
             pause = self.limiter.seconds_until_next_step()
             if pause > 0:
                 time.sleep(min(pause, _WAIT_SECONDS))
                 self._take_waiting(pool)
                 continue
             pool.check()
+            asked, taken = time.perf_counter(), False
             for delivery in pool.poll(_WAIT_SECONDS):
+                taken = True
                 self._take(delivery)
                 if self._can_sample():
                     break
+            if not taken and time.perf_counter() - asked < _PAUSE_SECONDS:
+                time.sleep(_PAUSE_SECONDS)  # the pool did not wait itself
         self.wait_seconds += time.perf_counter() - started
 
     def state(self, with_rows: bool) -> dict[str, Any]:

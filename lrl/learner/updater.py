@@ -95,6 +95,11 @@ class Updater:
         self._agent.target.sample_noise()
         with onednn_products():
             losses = (self._compiled or self._ask_and_compute)(batch, next_values)
+        if not isinstance(losses, Losses):
+            raise TypeError(
+                f"compute_loss must return Losses(loss, td), got {type(losses).__name__}: change "
+                "what super().compute_loss returns with ._replace(loss=...)"
+            )
         self._agent.look_at(batch, losses)
         return losses
 

@@ -128,9 +128,11 @@ def check_agent_numbers(
             "model.target_update_period_learner_steps must be at least 1, got "
             f"{period_learner_steps}"
         )
-    if clip_norm is not None and not clip_norm > 0:
+    is_norm = isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool)
+    if clip_norm is not None and not (is_norm and 0 < clip_norm < float("inf")):
         raise ConfigError(
-            f"model.gradient_clip_norm must be above 0, got {clip_norm}; null clips nothing"
+            f"model.gradient_clip_norm must be a number above 0, got {clip_norm!r}; null clips "
+            "nothing"
         )
     if updates_per_step < 1:
         raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")

@@ -239,7 +239,8 @@ def test_a_run_without_loggers_names_no_folder_and_makes_none(command, project, 
     arguments = ("--name", "fast", "--trainer.fast_dev_run", "true", *logger)
     code, out, _ = command("fit", "--config", "base.yaml", *arguments)
     assert code == 0
-    assert "last.ckpt" in out
+    assert "checkpoint: none, since trainer.fast_dev_run" in out
+    assert not list(project.folder.rglob("*.ckpt"))
     assert "None" not in out
     assert "next:" not in out
     assert not list(project.folder.glob("runs/fast/*"))

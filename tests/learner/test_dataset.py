@@ -446,3 +446,58 @@ def test_state_is_plain_and_a_resumed_stream_counts_on(tmp_path):
 )
 def test_the_learner_takes_the_cores_that_actors_leave(cpus, actors, threads):
     assert default_learner_threads(cpus, actors) == threads
+
+
+class Idle(CountingPool):
+    """Which delivers nothing, and does not wait either."""
+
+    def poll(self, timeout: float) -> Iterator[Delivery]:
+        self.waits.append(timeout)
+        yield from ()
+
+
+def test_a_pool_that_delivers_nothing_is_named_and_takes_no_core(monkeypatch, caplog):
+    monkeypatch.setattr("lrl.learner.dataset._SILENCE_SECONDS", 0.2)
+
+    def check() -> None:
+        if caplog.records:
+            raise KeyboardInterrupt
+
+    dataset = silent_dataset(check)
+    dataset._start_pool = lambda _: Idle(0)
+    before = time.thread_time()
+    with pytest.raises(KeyboardInterrupt):
+        next(dataset)
+    assert "no environment step has come from Idle for 0 s" in caplog.text
+    assert time.thread_time() - before < 0.15
+    assert len(pool_of(dataset).waits) < 30
+
+
+def test_a_pool_that_cannot_be_closed_is_named_and_the_rest_is_given_back(caplog):
+    class Stuck(CountingPool):
+        def close(self, take: Callable[[Delivery], object]) -> None:
+            raise ValueError("stuck")
+
+    dataset = make_dataset()
+    dataset._start_pool = lambda _: Stuck(4)
+    next(dataset)
+    dataset.close()
+    assert "closing Stuck failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("kind", 9, "kind 9 is none of"),
+        ("action", 7, "action 7 is not one of the 2 actions"),
+        ("action", -1, "action -1 is not one of the 2 actions"),
+        ("reward", np.nan, "reward holds NaN"),
+        ("frame", np.inf, "frame holds NaN"),
+    ],
+)
+def test_rows_that_no_environment_gives_are_refused(column, value, words):
+    rows = steps(3)
+    rows.check(SPEC)
+    getattr(rows, column)[1] = value
+    with pytest.raises(ValueError, match=words):
+        rows.check(SPEC)

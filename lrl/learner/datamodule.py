@@ -97,20 +97,8 @@ class ReplayDataModule(L.LightningDataModule):
             )
         if seed < 0:
             raise ConfigError(f"data.seed must be at least 0, got {seed}")
-        if pool is not None and not isinstance(pool, ActorPool):
-            raise ConfigError(f"data.pool must be an ActorPool, an instance of it, got {pool!r}")
-        if pool is not None and not (isinstance(pool.num_streams, int) and pool.num_streams > 0):
-            raise ConfigError(
-                f"data.pool {type(pool).__name__} must have num_streams, the number of its "
-                f"environments, at least 1, got {pool.num_streams!r}"
-            )
-        if pool is not None and (actors, inference, exploration) != (
-            ActorConfig(), InferenceConfig(), None,
-        ):  # fmt: skip
-            raise ConfigError(
-                f"data.pool {type(pool).__name__} brings rows of its own, so that data.actors, "
-                "data.inference and data.exploration would do nothing: leave them out"
-            )
+        if pool is not None:
+            _check_pool(pool, is_alone=(actors, inference, exploration) == _NO_ACTORS)
         if experience is not None and replay != ReplayConfig():
             raise ConfigError(
                 "data.experience takes the place of the replay, so that data.replay would do "
@@ -397,6 +385,31 @@ class ReplayDataModule(L.LightningDataModule):
             self.evaluation.epsilon_for(self.env),
             self.evaluation.max_frames_for(self.env),
             self.check,
+        )
+
+
+_NO_ACTORS = (ActorConfig(), InferenceConfig(), None)
+
+
+def _check_pool(pool: object, is_alone: bool) -> None:
+    """Check a pool of the user's own.
+
+    Args:
+        pool: What was given.
+        is_alone: Whether nothing was said of actors beside it.
+    """
+    name = type(pool).__name__
+    if not isinstance(pool, ActorPool):
+        raise ConfigError(f"data.pool must be an instance of an ActorPool, got {pool!r}")
+    if not (isinstance(pool.num_streams, int) and pool.num_streams > 0):
+        raise ConfigError(
+            f"data.pool {name} must have num_streams, the number of its environments, at least 1, "
+            f"got {pool.num_streams!r}"
+        )
+    if not is_alone:
+        raise ConfigError(
+            f"data.pool {name} brings rows of its own, so that data.actors, data.inference and "
+            "data.exploration would do nothing: leave them out"
         )
 
 

@@ -166,6 +166,7 @@ SCRIPT = """
 
     import numpy as np
 
+    from lrl.actors.actor import BehaviourPolicy
     from lrl.actors.config import ActorConfig
     from lrl.actors.exploration import EpsilonGreedy
     from lrl.actors.manager import ActorManager
@@ -173,13 +174,16 @@ SCRIPT = """
     from lrl.envs import EnvConfig, make_spec
     from lrl.transport import ChunkQueue
 
-    class Zeros:
+    class Zeros(BehaviourPolicy):
+        def __call__(self, observation):
+            return np.zeros((len(observation), 4), np.float32), 0
+
         @staticmethod
         def of(actor):
             return Zeros()
 
         def build(self, slots, pulse):
-            return [lambda observation: (np.zeros((len(observation), 4), np.float32), 0)]
+            return [Zeros()]
 
     def main():
         env = EnvConfig(id="lrl/Identity-v0")

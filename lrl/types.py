@@ -5,18 +5,23 @@ This module is numpy-only, because actors that ask a central inference server ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
+
+Observation: TypeAlias = Any
+"""An array or a tensor; for Dict and Tuple spaces a mapping with one for each leaf."""
+Memory: TypeAlias = Mapping[str, Any]
+"""What a recurrent policy carries from step to step: arrays or tensors, one row an environment."""
 
 
 class ConfigError(ValueError):
@@ -37,36 +42,230 @@ class RowKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class EnvSpec:
-    """What networks, replay and transport need to know of an environment.
+class Column:
+    """One value of every row.
 
     Attributes:
-        observation_shape: Shape of one observation as the network takes it, without the batch.
-        observation_dtype: `"uint8"` (networks divide by 255), `"float32"`, or `"bool"` (a byte in
-            transport and replay, 0.0 and 1.0 in networks).
-        num_actions: Number of discrete actions, numbered from 0.
-        frame_stack: Number of frames in an observation along its first axis, newest last;
-            1 means that an observation is one frame.
-        frame_skip: Emulator frames per environment step (1 where there is no such notion).
-        action_masks: Whether the environment says which actions are allowed.
+        dtype: numpy's name of its type.
+        shape: Shape of the value in one row.
+        stack: Rows whose values make one observation along a new first axis, newest last; 1 means
+            that a row's value is all of it.
+        missing: What the value is in rows that do not give it; None if all of them have to.
     """
 
-    observation_shape: tuple[int, ...]
-    observation_dtype: str
-    num_actions: int
-    frame_stack: int = 1
+    dtype: str
+    shape: tuple[int, ...] = ()
+    stack: int = 1
+    missing: int | None = None
+
+    @cached_property
+    def type(self) -> np.dtype[Any]:
+        """Type of the value."""
+        return np.dtype(self.dtype)
+
+    @property
+    def stacked_shape(self) -> tuple[int, ...]:
+        """Shape of what a network takes, without the batch."""
+        return (self.stack, *self.shape) if self.stack > 1 else self.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value in one row."""
+        return prod(self.shape) * self.type.itemsize
+
+    def filled(self, count: int) -> npt.NDArray[np.generic]:
+        """Return `count` rows in which the value is missing."""
+        return np.full((count, *self.shape), self.missing or 0, self.type)
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """What an agent can do.
+
+    Attributes:
+        branches: Number of choices, `(n,)` for a Discrete space; they are numbered from 0.
+        masks: Whether the environment says which choices are allowed.
+    """
+
+    branches: tuple[int, ...]
+    masks: bool = False
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What networks, replay and transport need to know of an environment and its policy.
+
+    `EnvSpec.box` describes the usual case, an array and numbered actions.
+
+    Attributes:
+        observation: A column for each leaf of the observation space, by name; one alone is named
+            "". Their types are `"uint8"` (networks divide by 255), `"float32"`, or `"bool"` (a byte
+            in transport and replay, 0.0 and 1.0 in networks).
+        action: The actions.
+        memory: What a recurrent policy carries from step to step, stored with every row.
+        frame_skip: Emulator frames per environment step (1 where there is no such notion).
+    """
+
+    observation: Mapping[str, Column]
+    action: ActionSpec
+    memory: Mapping[str, Column] = field(default_factory=dict[str, Column])
     frame_skip: int = 1
-    action_masks: bool = False
+
+    @classmethod
+    def box(
+        cls,
+        observation_shape: tuple[int, ...],
+        observation_dtype: str,
+        num_actions: int,
+        frame_stack: int = 1,
+        frame_skip: int = 1,
+        action_masks: bool = False,
+    ) -> EnvSpec:
+        """Describe an environment with one array and one number as its action.
+
+        Args:
+            observation_shape: Shape of one observation as the network takes it: with more than one
+                frame, these are its first axis.
+            observation_dtype: `"uint8"`, `"float32"` or `"bool"`.
+            num_actions: Number of actions.
+            frame_stack: Number of frames in an observation.
+            frame_skip: Emulator frames per environment step.
+            action_masks: Whether the environment says which actions are allowed.
+
+        Example:
+            >>> spec = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4)
+            >>> spec.observation[""]
+            Column(dtype='uint8', shape=(84, 84), stack=4, missing=None)
+            >>> spec.observation_shape, spec.num_actions
+            ((4, 84, 84), 6)
+        """
+        shape = tuple(observation_shape)[frame_stack > 1 :]
+        return cls(
+            observation={"": Column(observation_dtype, shape, frame_stack)},
+            action=ActionSpec((num_actions,), action_masks),
+            frame_skip=frame_skip,
+        )
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> EnvSpec:
+        """Return the specification that `as_dict` made plain."""
+        if "observation_shape" in saved:
+            return cls.box(**saved)
+        return cls(
+            observation=_columns(saved["observation"]),
+            action=ActionSpec(tuple(saved["action"]["branches"]), saved["action"]["masks"]),
+            memory=_columns(saved["memory"]),
+            frame_skip=saved["frame_skip"],
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types: the arguments of `box` where that can describe it."""
+        if set(self.observation) != {""} or len(self.action.branches) != 1 or self.memory:
+            return asdict(self)
+        return {
+            "observation_shape": self.observation_shape,
+            "observation_dtype": self.observation_dtype,
+            "num_actions": self.num_actions,
+            "frame_stack": self.frame_stack,
+            "frame_skip": self.frame_skip,
+            "action_masks": self.action.masks,
+        }
 
     @property
-    def frame_shape(self) -> tuple[int, ...]:
-        """Shape of the newest frame alone: what one row stores."""
-        return self.observation_shape[1:] if self.frame_stack > 1 else self.observation_shape
+    def observation_shape(self) -> Any:
+        """Shape of one observation as the network takes it; a mapping where it has leaves."""
+        shapes = {name: column.stacked_shape for name, column in self.frame_columns().items()}
+        return leaves_from("frame", shapes)
 
     @property
-    def frame_bytes(self) -> int:
-        """Size of one frame in bytes."""
-        return prod(self.frame_shape) * np.dtype(self.observation_dtype).itemsize
+    def observation_dtype(self) -> Any:
+        """Type of an observation; a mapping where it has leaves."""
+        types = {name: column.dtype for name, column in self.frame_columns().items()}
+        return leaves_from("frame", types)
+
+    @property
+    def num_actions(self) -> int:
+        """Number of action values: one for each choice."""
+        return sum(self.action.branches)
+
+    @property
+    def frame_stack(self) -> int:
+        """Rows that make one observation."""
+        return max((column.stack for column in self.observation.values()), default=1)
+
+    def frame_columns(self) -> dict[str, Column]:
+        """Return what rows hold of observations, by the columns' names."""
+        return named("frame", self.observation)
+
+    def carried_columns(self) -> dict[str, Column]:
+        """Return what rows carry for networks: frames, memory and masks."""
+        memory = {name: replace(column, missing=0) for name, column in self.memory.items()}
+        columns = self.frame_columns() | named("memory", memory)
+        if self.action.masks:
+            columns["action_mask"] = Column("bool", (self.num_actions,), missing=1)
+        return columns
+
+    def row_columns(self) -> dict[str, Column]:
+        """Return all columns of a row: the only list there is of them."""
+        branches = self.action.branches
+        action = Column("int32", () if len(branches) == 1 else (len(branches),))
+        return {**_PLAIN_COLUMNS, "action": action, **self.carried_columns()}
+
+
+_PLAIN_COLUMNS = {
+    "stream": Column("int32"),
+    "kind": Column("uint8"),
+    "reward": Column("float32"),
+    "terminated": Column("bool"),
+    "truncated": Column("bool"),
+    "policy_version": Column("int64"),
+}
+
+
+def _columns(saved: Mapping[str, Any]) -> dict[str, Column]:
+    return {
+        name: Column(c["dtype"], tuple(c["shape"]), c["stack"], c["missing"])
+        for name, c in saved.items()
+    }
+
+
+def _has_leaves(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def leaves_of(value: Any) -> dict[str, Any]:
+    """Return the leaves of an observation by name; what is no dict is the leaf "".
+
+    Example:
+        >>> leaves_of(3.0), leaves_of({"position": 3.0})
+        ({'': 3.0}, {'position': 3.0})
+    """
+    return value if _has_leaves(value) else {"": value}
+
+
+def named(prefix: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Name leaves as columns: "frame", or "frame.position"."""
+    return {f"{prefix}.{name}" if name else prefix: leaf for name, leaf in leaves.items()}
+
+
+def leaves_from(prefix: str, columns: Mapping[str, Any]) -> Any:
+    """Undo `named`: return the column of that name, or a dict of those whose names begin so.
+
+    Example:
+        >>> leaves_from("frame", {"frame": 1}), leaves_from("frame", {"frame.a": 1, "kind": 2})
+        (1, {'a': 1})
+    """
+    if prefix in columns:
+        return columns[prefix]
+    start = prefix + "."
+    return {n.removeprefix(start): c for n, c in columns.items() if n.startswith(start)}
+
+
+def _each(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a function of an array, or of each leaf; None stays None."""
+    if _has_leaves(value):
+        return {name: function(leaf) for name, leaf in value.items()}
+    return None if value is None else function(value)
 
 
 @dataclass(frozen=True)
@@ -79,17 +278,54 @@ class Rows:
 
     stream: npt.NDArray[np.int32]
     kind: npt.NDArray[np.uint8]
-    frame: npt.NDArray[np.generic]  # [rows, *frame_shape]
+    frame: Observation  # [rows, *shape], one array or one for each leaf
     action: npt.NDArray[np.int32]
     reward: npt.NDArray[np.float32]
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
     policy_version: npt.NDArray[np.int64]
     action_mask: npt.NDArray[np.bool_] | None = None  # [rows, actions]; None allows all
+    memory: Memory | None = None  # remembered before it acted
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.kind)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns that there are, by the names of `EnvSpec.row_columns`."""
+        columns = {name: value for name, value in vars(self).items() if value is not None}
+        for name in ("frame", "memory"):
+            if _has_leaves(columns.get(name)):
+                columns |= named(name, columns.pop(name))
+        return columns
+
+    def complete(self, expected: Mapping[str, Column]) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns that are expected, those that may be missing filled in.
+
+        Raises:
+            ValueError: One is missing that may not, or has another type or shape.
+        """
+        given, count = self.columns(), len(self)
+        found: dict[str, npt.NDArray[Any]] = {}
+        for name, column in expected.items():
+            array, shape = given.get(name), (count, *column.shape)
+            if array is None and column.missing is not None:
+                array = column.filled(count)
+            elif array is None:
+                raise ValueError(f"rows.{name} is missing, expected {column.dtype}{list(shape)}")
+            elif array.dtype != column.type or array.shape != shape:
+                raise ValueError(
+                    f"rows.{name} is {array.dtype}{list(array.shape)}, expected "
+                    f"{column.dtype}{list(shape)}, as the environment's specification says"
+                )
+            found[name] = array
+        return found
+
+    @classmethod
+    def of(cls, columns: Mapping[str, npt.NDArray[Any]]) -> Rows:
+        """Return the rows that have these columns."""
+        names = dict.fromkeys(name.partition(".")[0] for name in columns)
+        return cls(**{name: leaves_from(name, columns) for name in names})
 
     def check(self, spec: EnvSpec) -> None:
         """Check what no environment of lrl's can give, for rows of other making.
@@ -103,16 +339,14 @@ class Rows:
         if acted.size and not 0 <= acted.min() <= acted.max() < spec.num_actions:
             wrong = acted.max() if acted.min() >= 0 else acted.min()
             raise ValueError(f"action {wrong} is not one of the {spec.num_actions} actions")
-        if not np.isfinite(self.reward).all():
-            raise ValueError("reward holds NaN or infinite numbers")
-        is_float = np.issubdtype(self.frame.dtype, np.floating)
-        if is_float and not np.isfinite(self.frame.astype(np.float64)).all():
-            raise ValueError("frame holds NaN or infinite numbers")
+        for name, column in self.columns().items():
+            is_float = np.issubdtype(column.dtype, np.floating)
+            if is_float and not np.isfinite(column.astype(np.float64)).all():
+                raise ValueError(f"{name} holds NaN or infinite numbers")
 
     def __getitem__(self, index: slice) -> Rows:
         """Return the rows of a slice, as views."""
-        columns = vars(self).items()
-        return Rows(**{name: column[index] for name, column in columns if column is not None})
+        return Rows(**{n: _each(v, lambda column: column[index]) for n, v in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -123,15 +357,17 @@ class Batch:
     the target is `reward + discount * value(next_observation)` and nothing downstream knows gamma.
     """
 
-    observation: torch.Tensor  # [batch, *observation_shape]
+    observation: Observation  # [batch, *observation_shape], one tensor or one for each leaf
     action: torch.Tensor  # int64 [batch]
     reward: torch.Tensor  # float32 [batch], discounted n-step sum
     discount: torch.Tensor  # float32 [batch]
-    next_observation: torch.Tensor  # [batch, *observation_shape], where the value is bootstrapped
+    next_observation: Observation  # the same, where the value is bootstrapped
     weights: torch.Tensor  # float32 [batch], importance weights (1 with uniform sampling)
     keys: torch.Tensor  # int64 [batch, 2], on the host: stream and row number, for priorities
     action_mask: torch.Tensor | None = None  # bool [batch, actions], True where allowed
     next_action_mask: torch.Tensor | None = None  # the same in `next_observation`; None allows all
+    memory: Memory | None = None  # remembered at `observation`
+    next_memory: Memory | None = None  # and at `next_observation`
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Return the batch on a device, but for its keys (Lightning calls this to move batches)."""
@@ -139,9 +375,9 @@ class Batch:
 
     def split(self, size: int) -> list[Batch]:
         """Return the parts of so many rows each, as views."""
-        names, tensors = zip(*((n, t) for n, t in vars(self).items() if t is not None), strict=True)
-        parts = zip(*(tensor.split(size) for tensor in tensors), strict=True)
-        return [Batch(**dict(zip(names, part, strict=True))) for part in parts]
+        parts = {n: _split(v, size) for n, v in vars(self).items() if v is not None}
+        rows = zip(*parts.values(), strict=True)
+        return [Batch(**dict(zip(parts, row, strict=True))) for row in rows]
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
@@ -150,6 +386,14 @@ class Batch:
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         """Return the batch with a function of all that a GPU needs."""
-        columns = {name: column for name, column in vars(self).items() if column is not None}
-        keys = columns.pop("keys")
-        return Batch(keys=keys, **{name: function(column) for name, column in columns.items()})
+        fields: dict[str, Any] = {n: _each(v, function) for n, v in vars(self).items()}
+        fields["keys"] = self.keys
+        return Batch(**fields)
+
+
+def _split(value: Any, size: int) -> list[Any]:
+    """Return the parts of so many rows each of a tensor, or of one for each leaf."""
+    if not _has_leaves(value):
+        return value.split(size)
+    parts = zip(*(leaf.split(size) for leaf in value.values()), strict=True)
+    return [dict(zip(value, part, strict=True)) for part in parts]

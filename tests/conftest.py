@@ -69,4 +69,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def tiny_spec() -> EnvSpec:
     """A vector of 2 numbers and 2 actions."""
-    return EnvSpec(observation_shape=(2,), observation_dtype="float32", num_actions=2)
+    return EnvSpec.box(observation_shape=(2,), observation_dtype="float32", num_actions=2)

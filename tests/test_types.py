@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import pickle
 
 import numpy as np
@@ -6,36 +7,60 @@ import pytest
 import torch
 from helpers.tiny_networks import random_batch
 
-from lrl.types import Batch, ConfigError, EnvSpec, RowKind, Rows
+from lrl.types import (
+    ActionSpec,
+    Batch,
+    Column,
+    ConfigError,
+    EnvSpec,
+    RowKind,
+    Rows,
+    leaves_of,
+    named,
+)
 
 
 def test_a_frame_is_the_newest_part_of_a_stack():
-    spec = EnvSpec((4, 84, 84), "uint8", 6, frame_stack=4)
-    assert spec.frame_shape == (84, 84)
-    assert spec.frame_bytes == 84 * 84
+    spec = EnvSpec.box((4, 84, 84), "uint8", 6, frame_stack=4)
+    assert spec.observation == {"": Column("uint8", (84, 84), stack=4)}
+    assert spec.observation[""].nbytes == 84 * 84
 
 
 def test_without_a_stack_the_frame_is_the_observation():
-    spec = EnvSpec((4, 84), "float32", 2)
-    assert spec.frame_shape == (4, 84)
-    assert spec.frame_bytes == 4 * 84 * 4
+    spec = EnvSpec.box((4, 84), "float32", 2)
+    assert spec.observation == {"": Column("float32", (4, 84))}
+    assert spec.observation[""].nbytes == 4 * 84 * 4
 
 
 def test_a_boolean_takes_a_byte():
-    assert EnvSpec((4, 10, 10), "bool", 6).frame_bytes == 400
+    assert EnvSpec.box((4, 10, 10), "bool", 6).observation[""].nbytes == 400
 
 
 def test_a_stack_of_numbers_has_scalar_frames():
-    spec = EnvSpec((3,), "float32", 2, frame_stack=3)
-    assert spec.frame_shape == ()
-    assert spec.frame_bytes == 4
+    spec = EnvSpec.box((3,), "float32", 2, frame_stack=3)
+    assert spec.observation[""].shape == ()
+    assert spec.observation[""].nbytes == 4
 
 
 def test_spec_is_plain_data():
-    spec = EnvSpec((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)
+    spec = EnvSpec.box((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)
     assert pickle.loads(pickle.dumps(spec)) == spec
-    assert EnvSpec(**dataclasses.asdict(spec)) == spec
-    assert hash(spec) == hash(EnvSpec(**dataclasses.asdict(spec)))
+    assert EnvSpec.box(**spec.as_dict()) == spec
+
+
+def test_a_spec_with_leaves_and_memory_is_plain_data():
+    spec = EnvSpec(
+        observation={"camera": Column("uint8", (84, 84), 4), "speed": Column("float32")},
+        action=ActionSpec((3, 2), masks=True),
+        memory={"hidden": Column("float32", (16,))},
+    )
+    saved = json.loads(json.dumps(spec.as_dict()))
+    assert EnvSpec.of(saved) == spec
+    assert spec.observation_shape == {"camera": (4, 84, 84), "speed": ()}
+    assert (spec.frame_stack, spec.num_actions) == (4, 5)
+    assert list(spec.carried_columns()) == [
+        "frame.camera", "frame.speed", "memory.hidden", "action_mask"
+    ]  # fmt: skip
 
 
 def test_row_kinds_are_a_format():
@@ -65,11 +90,20 @@ def test_a_slice_of_rows_cuts_every_column_without_copying():
     part = rows[1:3]
     assert len(rows) == 5
     assert len(part) == 2
-    for name, column in vars(rows).items():
-        cut = getattr(part, name)
+    for name, column in rows.columns().items():
+        cut = part.columns()[name]
         np.testing.assert_array_equal(cut, column[1:3], err_msg=name)
         assert np.shares_memory(cut, column), name
     assert dataclasses.replace(rows, action_mask=None)[1:3].action_mask is None
+
+
+def tensors(batch: Batch) -> dict[str, torch.Tensor]:
+    fields = {name: value for name, value in vars(batch).items() if value is not None}
+    return {
+        name: leaf
+        for field in fields
+        for name, leaf in named(field, leaves_of(fields[field])).items()
+    }
 
 
 def test_a_batch_is_split_into_views() -> None:
@@ -77,27 +111,36 @@ def test_a_batch_is_split_into_views() -> None:
     rows = len(batch.action)
     parts = batch.split(1)
     assert len(parts) == rows
-    for name, whole in vars(batch).items():
-        for index, part in enumerate(parts):
-            column = getattr(part, name)
-            assert column is whole is None or column.equal(whole[index : index + 1])
+    for index, part in enumerate(parts):
+        assert tensors(part).keys() == tensors(batch).keys()
+        for name, whole in tensors(batch).items():
+            assert tensors(part)[name].equal(whole[index : index + 1]), name
     assert parts[0].reward.data_ptr() == batch.reward.data_ptr()
 
 
 def masked_batch() -> Batch:
     mask = torch.tensor([[True, False], [True, True]]).repeat(4, 1)
-    return dataclasses.replace(random_batch(8), action_mask=mask, next_action_mask=~mask)
+    batch = random_batch(8)
+    leaves = {"place": batch.observation, "speed": batch.reward + 1}
+    return dataclasses.replace(
+        batch,
+        observation=leaves,
+        next_observation={name: leaf + 1 for name, leaf in leaves.items()},
+        action_mask=mask,
+        next_action_mask=~mask,
+        memory={"hidden": torch.randn(8, 3)},
+    )
 
 
 def test_a_batch_moves_as_a_whole():
     batch = masked_batch()
     moved = batch.to("meta")
     assert isinstance(moved, Batch)
-    for name, tensor in vars(moved).items():
+    for name, tensor in tensors(moved).items():
         assert tensor.device.type == ("cpu" if name == "keys" else "meta"), name
-        assert tensor.shape == getattr(batch, name).shape, name
-    for name, tensor in vars(batch.to(torch.device("cpu"), non_blocking=True)).items():
-        assert torch.equal(tensor, getattr(batch, name)), name
+        assert tensor.shape == tensors(batch)[name].shape, name
+    for name, tensor in tensors(batch.to(torch.device("cpu"), non_blocking=True)).items():
+        assert torch.equal(tensor, tensors(batch)[name]), name
     without = random_batch().to("meta")
     assert without.action_mask is None
     assert without.next_action_mask is None
@@ -106,11 +149,11 @@ def test_a_batch_moves_as_a_whole():
 @pytest.mark.gpu
 def test_a_pinned_batch_is_equal():
     batch = masked_batch()
-    strided = dataclasses.replace(batch, observation=batch.observation[:, :1])
-    for name, tensor in vars(strided.pin_memory()).items():
+    strided = dataclasses.replace(batch, observation=random_batch(8).observation[:, :1])
+    for name, tensor in tensors(strided.pin_memory()).items():
         assert tensor.is_pinned() == (name != "keys"), name
         assert tensor.is_contiguous(), name
-        assert torch.equal(tensor, getattr(strided, name)), name
+        assert torch.equal(tensor, tensors(strided)[name]), name
 
 
 def test_config_error_is_a_value_error():

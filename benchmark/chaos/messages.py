@@ -27,7 +27,7 @@ class Line:
 
     def __init__(self) -> None:
         frame, _ = LedgerEnv().reset(seed=0)
-        layout = ChunkLayout(EnvSpec(frame.shape, "uint8", 3), CHUNK_ROWS, 4)
+        layout = ChunkLayout(EnvSpec.box(frame.shape, "uint8", 3), CHUNK_ROWS, 4)
         self._channel = Channel(layout, 0, 0)
         self._receiver = Receiver(self._channel, Counter())
         self.chunk = self._receiver.slots[0].small

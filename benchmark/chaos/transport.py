@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lrl.actors.actor import Actor
+from lrl.actors.actor import Actor, FunctionPolicy
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
@@ -50,7 +50,7 @@ def kill_in_transport(kills: int, folder: Path, seed: int = 0) -> dict[str, int]
         lost, in chunks.
     """
     path = folder / "rows.npz"
-    np.savez(path, **_columns(_record(_ROWS)))
+    np.savez(path, **_record(_ROWS).columns())
     learner = _Learner(path)
     try:
         for actor in range(len(SIZES)):
@@ -82,7 +82,7 @@ class _Learner:
     def start(self, actor: int) -> None:
         incarnation = self._incarnations[actor] = self._incarnations.get(actor, -1) + 1
         chunk_rows, copies = SIZES[actor]
-        layout = ChunkLayout(EnvSpec((5 * copies, 4), "uint8", 3), chunk_rows, 8)
+        layout = ChunkLayout(EnvSpec.box((5 * copies, 4), "uint8", 3), chunk_rows, 8)
         channel = Channel(layout, actor, incarnation)
         arguments = (channel.actor_end, self._path, copies)
         process = self._context.Process(target=_send, args=arguments, daemon=True)
@@ -189,21 +189,17 @@ def _record(count: int) -> Rows:
     envs = make_envs(EnvConfig("lrl/Ledger-v0"), 1, training=True)
     values = np.zeros((1, 3), np.float32)
     policy = EpsilonGreedy(Constant(1.0))
-    actor = Actor(envs, lambda observation: (values, 0), policy, Sink(), ActorSlot(0))
+    actor = Actor(envs, FunctionPolicy(lambda _: values), policy, Sink(), ActorSlot(0))
     for _ in range(count):
         actor.step()
-    columns = [_columns(part) for part in parts[:count]]
-    return Rows(**{name: np.concatenate([c[name] for c in columns]) for name in columns[0]})
-
-
-def _columns(rows: Rows) -> dict[str, Any]:
-    return {name: column for name, column in vars(rows).items() if column is not None}
+    columns = [part.columns() for part in parts[:count]]
+    return Rows.of({name: np.concatenate([c[name] for c in columns]) for name in columns[0]})
 
 
 def _send(end: ActorEnd, path: Path, copies: int) -> None:
     """Put the recorded rows in pieces of random size, as fast as the learner takes them."""
     with np.load(path, allow_pickle=False) as columns:
-        rows = Rows(**columns)
+        rows = Rows.of(columns)
     rng = random.Random(end.incarnation)
     writer = end.open()
     try:

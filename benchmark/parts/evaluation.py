@@ -24,6 +24,7 @@ import lightning as L
 import numpy as np
 import numpy.typing as npt
 
+from lrl.actors.actor import FunctionPolicy
 from lrl.actors.config import ActorConfig
 from lrl.actors.policy import NetworkPolicy
 from lrl.bench.arguments import count
@@ -54,7 +55,8 @@ def cartpole_seconds(repeats: int) -> list[float]:
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        episodes = run_episodes(env, balance, range(100), epsilon=0.0, max_frames=_FOR_EVER)
+        holding = FunctionPolicy(balance)
+        episodes = run_episodes(env, holding, range(100), epsilon=0.0, max_frames=_FOR_EVER)
         seconds.append(time.perf_counter() - started)
         assert (episodes.lengths == 500).all(), "the policy is meant to hold the pole to the end"
     return seconds
@@ -82,8 +84,9 @@ def pong_steps_per_second(network: bool, num_threads: int) -> tuple[float, float
 
     started = time.perf_counter()
     run_episodes(
-        env, values, range(games), epsilon=0.0, max_frames=_FOR_EVER, num_threads=num_threads
-    )
+        env, FunctionPolicy(values), range(games),
+        epsilon=0.0, max_frames=_FOR_EVER, num_threads=num_threads,
+    )  # fmt: skip
     evaluation = time.perf_counter() - started
     started = time.perf_counter()
     envs: Any = make_envs(env, games, training=False, num_threads=num_threads)

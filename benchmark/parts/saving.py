@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from lrl.bench.arguments import count
-from lrl.bench.replay import ATARI, CHUNK_ROWS, EPISODE_ROWS, NUM_STREAMS, make_chunk
+from lrl.bench.replay import CHUNK_ROWS, EPISODE_ROWS, NUM_STREAMS, make_chunk, with_frame_side
 from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.checkpoints.saved_replay import load_replay
 from lrl.replay import PrioritizedSampler, RankSampler, ReplayBuffer, UniformSampler
@@ -94,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sampler", choices=sorted(SAMPLERS), default="prioritized")
     parser.add_argument("--folder", type=Path, default=None, help="on the disk to be measured")
     options = parser.parse_args(arguments)
-    spec = replace(ATARI, observation_shape=(4, options.frame_side, options.frame_side))
+    spec = with_frame_side(options.frame_side)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         figures = measure(Path(folder), options.rows, options.new_rows, options.sampler, spec)
     for name, value in figures.items():

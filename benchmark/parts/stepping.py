@@ -50,7 +50,7 @@ def one_vector(seconds: float, num_envs: int = ENVS) -> float:
     observation, _ = envs.reset(seed=0)
     steps, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
-        q, _ = policy(observation)
+        q = policy(observation).values
         observation = envs.step(q.argmax(axis=1))[0]
         steps += num_envs
     return steps / (time.perf_counter() - started)

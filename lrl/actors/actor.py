@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lrl.actors.exploration import Exploration, best_values
+from lrl.actors.exploration import Exploration, Moment, best_values
 from lrl.actors.slot import ActorSlot
 from lrl.envs import RestorableEnvs, StreamEnvs
-from lrl.types import RowKind, Rows
+from lrl.types import EnvSpec, Memory, Observation, RowKind, Rows, leaves_from, leaves_of, named
+
+
+class Decision(NamedTuple):
+    """What a policy says of observations."""
+
+    values: npt.NDArray[np.float32]
+    """Action values `[environments, actions]`."""
+    version: int
+    """The policy version that gave them."""
+    memory: Memory | None = None
+    """What the policy remembers from now on; None where it remembers nothing."""
 
 
 class BehaviourPolicy(Protocol):
     """What an actor asks for action values; it may sit in the process or behind a server."""
 
-    def __call__(self, observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
-        """Return action values `[environments, actions]` and the policy version that gave them."""
+    def __call__(self, observation: Observation, memory: Memory | None = None) -> Decision:
+        """Return action values.
+
+        Args:
+            observation: `[environments, *observation_shape]`.
+            memory: What an earlier decision remembers, or `begin` where an episode begins.
+        """
         ...
 
-    def prefetch(self, observation: npt.NDArray) -> None:
-        """Begin to compute what the next call, with the same array, will return; or do nothing."""
+    def begin(self, num_envs: int) -> Memory | None:
+        """Return what is remembered where an episode begins, one row for each environment."""
+
+    def prefetch(self, observation: Observation, memory: Memory | None = None) -> None:
+        """Begin to compute what the next call, with the same arrays, will return; or do nothing."""
+
+
+class FunctionPolicy(BehaviourPolicy):
+    """Action values by a function; it remembers nothing, and its version is always 0.
+
+    Args:
+        values: From observations to action values `[environments, actions]`.
+    """
+
+    def __init__(self, values: Callable[[Observation], npt.NDArray[np.float32]]) -> None:
+        self.values = values
+
+    def __call__(self, observation: Observation, memory: Memory | None = None) -> Decision:
+        """Return what the function returns."""
+        return Decision(self.values(observation), 0)
 
 
 class Sink(Protocol):
@@ -58,6 +93,7 @@ class Actor:
 
     Attributes:
         observation: What the next step acts on, `[environments, ...]`; None before `begin`.
+        memory: What the policy remembers there; None if it remembers nothing.
     """
 
     def __init__(
@@ -87,7 +123,8 @@ class Actor:
         self._length = np.zeros(envs.num_envs, dtype=np.int64)
         self._start_value = np.zeros(envs.num_envs)
         self._ended = np.zeros(envs.num_envs, dtype=np.bool_)
-        self.observation: npt.NDArray | None = None
+        self.observation: Observation = None
+        self.memory = policy.begin(envs.num_envs)
 
     def begin(self) -> None:
         """Reset the environments and send the first frames."""
@@ -100,7 +137,7 @@ class Actor:
     def prefetch(self) -> None:
         """Have the next action values computed while other groups of environments step."""
         if self.observation is not None:
-            self.policy.prefetch(self.observation)
+            self.policy.prefetch(self.observation, self.memory)
 
     def step(self) -> int:
         """Step every environment once; return the number of environment steps made.
@@ -110,13 +147,12 @@ class Actor:
         """
         if self.observation is None:
             self.begin()
-        observation = self.observation
-        assert observation is not None
-        mask = self.envs.action_mask
-        q, self.policy_version = self.policy(observation)
-        action = self.exploration.select(
-            q, self.run_env_steps, self._environments, self._total_environments, self.rng, mask
+        observation, memory, mask = self.observation, self.memory, self.envs.action_mask
+        q, self.policy_version, self.memory = self.policy(observation, memory)
+        moment = Moment(
+            self.run_env_steps, self._environments, self._total_environments, self.rng, mask
         )
+        action = self.exploration.select(q, moment)
         step = self.envs.step(action)
         acted = ~self._ended
         begins = acted & (self._length == 0)
@@ -134,12 +170,14 @@ class Actor:
                 truncated=step.truncated,
                 policy_version=np.full(len(action), self.policy_version, dtype=np.int64),
                 action_mask=mask,
+                memory=memory,
             )
         )
         was_reset = self._ended
         self._ended = step.terminated | step.truncated
         self.observation = step.observation
         if was_reset.any():
+            self._forget(was_reset)
             self._put_prefix(was_reset)
         self._count_episodes(step.reward, acted)
         made = int(acted.sum())
@@ -159,6 +197,7 @@ class Actor:
             "returns": self._return,
             "lengths": self._length,
             "start_values": self._start_value,
+            "memory": self.memory,
             "envs": self.envs.state_dict(),
         }
 
@@ -176,7 +215,9 @@ class Actor:
         self._return = np.where(restarted, 0.0, state["returns"])
         self._length = np.where(restarted, 0, state["lengths"])
         self._start_value = np.array(state["start_values"])
+        self.memory = state.get("memory", self.memory)
         if restarted.any():
+            self._forget(restarted)
             self._put_gap(restarted)
             self._put_prefix(restarted)
 
@@ -193,22 +234,39 @@ class Actor:
         assert self.reward_clip is not None
         return np.clip(reward, -self.reward_clip, self.reward_clip)
 
-    def _newest_frame(self, observation: npt.NDArray) -> npt.NDArray:
-        return observation[:, -1] if self.envs.spec.frame_stack > 1 else observation
+    def _newest_frame(self, observation: Observation) -> Observation:
+        return self._frame(observation, slice(None), -1)
+
+    def _frame(self, observation: Observation, chosen: Any, index: int) -> Observation:
+        """Return one of the stacked frames of some environments; what is not stacked as it is."""
+        columns = self.envs.spec.observation
+        found = {
+            name: leaf[chosen, index] if columns[name].stack > 1 else leaf[chosen]
+            for name, leaf in leaves_of(observation).items()
+        }
+        return leaves_from("frame", named("frame", found))
 
     def _put_gap(self, chosen: npt.NDArray[np.bool_]) -> None:
         """Say that nothing may be joined with what came before."""
-        assert self.observation is not None
-        frames = np.zeros_like(self._newest_frame(self.observation[chosen]))
-        self.sink.put(rows_without_action(RowKind.GAP, self._streams[chosen], frames))
+        streams = self._streams[chosen]
+        frames = gap_frames(self.envs.spec, len(streams))
+        self.sink.put(rows_without_action(RowKind.GAP, streams, frames))
 
     def _put_prefix(self, chosen: npt.NDArray[np.bool_]) -> None:
         """Send the earlier frames of first stacks, oldest first."""
-        assert self.observation is not None
         streams = self._streams[chosen]
         for index in range(self.envs.spec.frame_stack - 1):
-            frames = self.observation[chosen, index]
+            frames = self._frame(self.observation, chosen, index)
             self.sink.put(rows_without_action(RowKind.PREFIX, streams, frames))
+
+    def _forget(self, chosen: npt.NDArray[np.bool_]) -> None:
+        """Begin to remember anew where an episode begins."""
+        first = self.policy.begin(self.envs.num_envs)
+        if first is not None and self.memory is not None:
+            self.memory = {
+                name: np.where(_beside(chosen, value), first[name], value)
+                for name, value in self.memory.items()
+            }
 
     def _count_episodes(
         self, reward: npt.NDArray[np.float64], acted: npt.NDArray[np.bool_]
@@ -225,7 +283,18 @@ class Actor:
             self._length[index] = 0
 
 
-def rows_without_action(kind: RowKind, streams: npt.NDArray[np.int32], frames: npt.NDArray) -> Rows:
+def _beside(chosen: npt.NDArray[np.bool_], value: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return a mask of rows in the shape in which it chooses whole rows of a value."""
+    return chosen.reshape(-1, *(1,) * (value.ndim - 1))
+
+
+def gap_frames(spec: EnvSpec, count: int) -> Observation:
+    """Return the frames of GAP rows, which show nothing."""
+    columns = spec.frame_columns().items()
+    return leaves_from("frame", {name: column.filled(count) for name, column in columns})
+
+
+def rows_without_action(kind: RowKind, streams: npt.NDArray[np.int32], frames: Observation) -> Rows:
     """Return rows that hold a frame and nothing else, one per stream."""
     count = len(streams)
     return Rows(

@@ -9,12 +9,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lrl.schedules import Linear, Schedule
 from lrl.types import ConfigError
+
+
+class Moment(NamedTuple):
+    """When and where actions are chosen."""
+
+    env_steps: int
+    """Environment steps of the whole run so far, as the actor estimates them."""
+    environments: npt.NDArray[np.int64]
+    """Indices of the environments among those of all actors and ranks."""
+    total_environments: int
+    """Number of environments of all actors and ranks."""
+    rng: np.random.Generator
+    """The actor's generator."""
+    mask: npt.NDArray[np.bool_] | None = None
+    """Allowed actions `[environments, actions]`, at least one for each environment; None allows
+    all."""
 
 
 class Exploration(ABC):
@@ -25,31 +42,18 @@ class Exploration(ABC):
     """
 
     @abstractmethod
-    def select(
-        self,
-        q: npt.NDArray[np.float32],
-        env_steps: int,
-        environments: npt.NDArray[np.int64],
-        total_environments: int,
-        rng: np.random.Generator,
-        mask: npt.NDArray[np.bool_] | None = None,
-    ) -> npt.NDArray[np.int32]:
+    def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
         """Return the action of each environment, never a forbidden one.
 
         Args:
             q: Action values `[environments, actions]`.
-            env_steps: Environment steps of the whole run so far, as the actor estimates them.
-            environments: Indices of the environments among those of all actors and ranks.
-            total_environments: Number of environments of all actors and ranks.
-            rng: The actor's generator.
-            mask: Allowed actions `[environments, actions]`, at least one for each environment;
-                None allows all.
+            moment: When and where they are.
         """
 
     def epsilons(
         self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of a uniformly random action for each environment; see `select`.
+        """Return the probability of a uniformly random action for each environment; see `Moment`.
 
         It is what `train/epsilon` shows: 0 where exploration is of another kind.
         """
@@ -111,17 +115,9 @@ def _ends(schedule: Schedule) -> tuple[tuple[str, float], ...]:
 class Greedy(Exploration):
     """Always the best action: for networks whose noisy layers explore by themselves."""
 
-    def select(
-        self,
-        q: npt.NDArray[np.float32],
-        env_steps: int,
-        environments: npt.NDArray[np.int64],
-        total_environments: int,
-        rng: np.random.Generator,
-        mask: npt.NDArray[np.bool_] | None = None,
-    ) -> npt.NDArray[np.int32]:
+    def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
         """Return the best allowed actions."""
-        return greedy_actions(q, mask)
+        return greedy_actions(q, moment.mask)
 
 
 @dataclass(frozen=True)
@@ -138,20 +134,12 @@ class Boltzmann(Exploration):
             if not 0.0 < value < float("inf"):
                 raise ConfigError(f"exploration.temperature{end} must be above 0, got {value}")
 
-    def select(
-        self,
-        q: npt.NDArray[np.float32],
-        env_steps: int,
-        environments: npt.NDArray[np.int64],
-        total_environments: int,
-        rng: np.random.Generator,
-        mask: npt.NDArray[np.bool_] | None = None,
-    ) -> npt.NDArray[np.int32]:
+    def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
         """Return softmax samples among the allowed actions; see `Exploration.select`."""
         # The largest of q / temperature + Gumbel noise is a sample of the softmax. Multiplied by
         # the temperature, nothing can overflow.
-        noise = rng.gumbel(size=q.shape)
-        return greedy_actions(q + self.temperature(env_steps) * noise, mask)
+        noise = moment.rng.gumbel(size=q.shape)
+        return greedy_actions(q + self.temperature(moment.env_steps) * noise, moment.mask)
 
 
 @dataclass(frozen=True)
@@ -173,21 +161,11 @@ class Mixture(Exploration):
         for end, value in _ends(self.share):
             _check_probability(f"share{end}", value)
 
-    def select(
-        self,
-        q: npt.NDArray[np.float32],
-        env_steps: int,
-        environments: npt.NDArray[np.int64],
-        total_environments: int,
-        rng: np.random.Generator,
-        mask: npt.NDArray[np.bool_] | None = None,
-    ) -> npt.NDArray[np.int32]:
+    def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
         """Return what one of the two selects, decided for each environment on its own."""
-        first, second = (
-            part.select(q, env_steps, environments, total_environments, rng, mask)
-            for part in (self.first, self.second)
-        )
-        return np.where(rng.random(len(q)) < self.share(env_steps), second, first)
+        first, second = self.first.select(q, moment), self.second.select(q, moment)
+        by_second = moment.rng.random(len(q)) < self.share(moment.env_steps)
+        return np.where(by_second, second, first)
 
     def epsilons(
         self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
@@ -226,20 +204,14 @@ class PerActor(Exploration):
                 f"{self.explorations!r}"
             )
 
-    def select(
-        self,
-        q: npt.NDArray[np.float32],
-        env_steps: int,
-        environments: npt.NDArray[np.int64],
-        total_environments: int,
-        rng: np.random.Generator,
-        mask: npt.NDArray[np.bool_] | None = None,
-    ) -> npt.NDArray[np.int32]:
+    def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
         """Return what each environment's exploration selects; see `Exploration.select`."""
         actions = np.zeros(len(q), np.int32)
-        for exploration, chosen, own, count in self._actors(environments, total_environments):
-            allowed = None if mask is None else mask[chosen]
-            actions[chosen] = exploration.select(q[chosen], env_steps, own, count, rng, allowed)
+        of_actors = self._actors(moment.environments, moment.total_environments)
+        for exploration, chosen, own, count in of_actors:
+            mask = None if moment.mask is None else moment.mask[chosen]
+            here = moment._replace(environments=own, total_environments=count, mask=mask)
+            actions[chosen] = exploration.select(q[chosen], here)
         return actions
 
     def epsilons(
@@ -283,18 +255,11 @@ class EpsilonExploration(Exploration):
     def epsilons(
         self, env_steps: int, environments: npt.NDArray[np.int64], total_environments: int
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of a random action for each environment; see `select`."""
+        """Return the probability of a random action for each environment; see `Moment`."""
 
-    def select(
-        self,
-        q: npt.NDArray[np.float32],
-        env_steps: int,
-        environments: npt.NDArray[np.int64],
-        total_environments: int,
-        rng: np.random.Generator,
-        mask: npt.NDArray[np.bool_] | None = None,
-    ) -> npt.NDArray[np.int32]:
+    def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
         """Return greedy and uniformly random actions; see `Exploration.select`."""
+        env_steps, environments, total_environments, rng, mask = moment
         epsilons = self.epsilons(env_steps, environments, total_environments)
         explore = rng.random(len(q)) < epsilons
         at_random = random_actions(len(q), q.shape[1], rng, mask)

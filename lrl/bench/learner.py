@@ -55,8 +55,8 @@ class Workload:
     batch_size: int
 
 
-_ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
-_CARTPOLE = EnvSpec((4,), "float32", num_actions=2)
+_ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
+_CARTPOLE = EnvSpec.box((4,), "float32", num_actions=2)
 _CONV = functools.partial(NatureEncoder, hidden_size=None)
 _LAST = {"hidden_size": 512}
 _SCALAR = functools.partial(ScalarHead, loss="huber")

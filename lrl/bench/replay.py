@@ -20,9 +20,9 @@ import numpy as np
 from lrl.bench.arguments import count, output
 from lrl.bench.measure import Measurement, compared, table, write
 from lrl.replay import PrioritizedSampler, ReplayBuffer, Sampler, UniformSampler
-from lrl.types import EnvSpec, RowKind, Rows
+from lrl.types import Column, EnvSpec, RowKind, Rows
 
-ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
+ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 NUM_STREAMS = 8
 CHUNK_ROWS = 64
 REPETITIONS = 7
@@ -46,7 +46,7 @@ def make_chunk(rng: np.random.Generator, first_row: int, spec: EnvSpec = ATARI) 
     return Rows(
         stream=np.tile(np.arange(NUM_STREAMS, dtype=np.int32), steps),
         kind=kind,
-        frame=rng.integers(0, 256, (CHUNK_ROWS, *spec.frame_shape), dtype=np.uint8),
+        frame=rng.integers(0, 256, (CHUNK_ROWS, *spec.observation[""].shape), dtype=np.uint8),
         action=rng.integers(0, spec.num_actions, CHUNK_ROWS, dtype=np.int32),
         reward=rng.standard_normal(CHUNK_ROWS, dtype=np.float32),
         terminated=position == EPISODE_ROWS - 2,
@@ -57,7 +57,7 @@ def make_chunk(rng: np.random.Generator, first_row: int, spec: EnvSpec = ATARI) 
 
 def with_frame_side(frame_side: int) -> EnvSpec:
     """Return Atari's specification with frames of another size."""
-    return replace(ATARI, observation_shape=(4, frame_side, frame_side))
+    return replace(ATARI, observation={"": Column("uint8", (frame_side, frame_side), stack=4)})
 
 
 def seconds_per_call(call: Callable[[int], object], calls: int, first: int = 0) -> float:

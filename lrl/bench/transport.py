@@ -19,7 +19,7 @@ from lrl.replay import ReplayBuffer
 from lrl.transport import ActorEnd, Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows
 
-ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
+ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 NATURE_PARAMETERS = 1_684_128
 _CHUNKS = 16
 _KEPT_ROWS = 4096
@@ -60,7 +60,7 @@ def measure_rows(
     with chunk_queue.get(timeout=60) as chunk:
         sink(chunk.rows)
     began = time.perf_counter()
-    received, row_bytes = 0, ATARI.frame_bytes + 23
+    received, row_bytes = 0, ATARI.observation[""].nbytes + 23
     while received < num_rows - chunk_rows:
         with chunk_queue.get(timeout=60) as chunk:
             sink(chunk.rows)
@@ -117,7 +117,7 @@ def _rows(count: int) -> Rows:
 
 def _copy_into_array() -> Callable[[Rows], None]:
     """Return a sink that copies frames into a ring of rows."""
-    kept = np.zeros((_KEPT_ROWS, *ATARI.frame_shape), dtype=np.uint8)
+    kept = np.zeros((_KEPT_ROWS, *ATARI.observation[""].shape), dtype=np.uint8)
     position = 0
 
     def take(rows: Rows) -> None:

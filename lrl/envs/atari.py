@@ -83,7 +83,7 @@ class AtariEnvs(StreamEnvs):
             )
         shape = backend.single_observation_space.shape
         assert shape is not None
-        spec = EnvSpec(
+        spec = EnvSpec.box(
             observation_shape=shape,
             observation_dtype="uint8",
             num_actions=int(backend.single_action_space.n),

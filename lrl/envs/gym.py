@@ -39,7 +39,7 @@ def spec_from_spaces(
         raise ConfigError(
             f"{name} has the action space {action_space}, but only Discrete is supported."
         )
-    return EnvSpec(
+    return EnvSpec.box(
         observation_shape=observation_space.shape,
         observation_dtype=_network_dtype(observation_space.dtype),
         num_actions=int(action_space.n),
@@ -146,7 +146,7 @@ class SingleEnvs(StreamEnvs):
         return np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
 
     def _empty_mask(self) -> npt.NDArray[np.bool_] | None:
-        if not self.spec.action_masks:
+        if not self.spec.action.masks:
             return None
         return np.empty((self.num_envs, self.spec.num_actions), np.bool_)
 
@@ -201,7 +201,7 @@ class NativeVectorEnvs(StreamEnvs):
         self._envs.close()
 
     def _take_mask(self, info: dict[str, Any]) -> None:
-        if self.spec.action_masks:
+        if self.spec.action.masks:
             shape = (self.num_envs, self.spec.num_actions)
             self.action_mask = _read_mask(info, shape, "the vector environment")
 

@@ -108,7 +108,7 @@ class RestorableEnvs(StreamEnvs):
 
     def _masks(self) -> npt.NDArray[np.bool_] | None:
         masks: list[Any] = [recorded.envs.action_mask for recorded in self._recorded]
-        return np.concatenate(masks) if self.spec.action_masks else None
+        return np.concatenate(masks) if self.spec.action.masks else None
 
 
 class _Recorded:

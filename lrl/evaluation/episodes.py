@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lrl.actors.actor import BehaviourPolicy
 from lrl.actors.exploration import greedy_actions, random_actions
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import EnvConfig, StreamEnvs, make_envs, protocol_name
@@ -167,7 +168,7 @@ class Episodes:
 
 def run_episodes(
     env: EnvConfig,
-    q_function: Callable[[npt.NDArray], npt.NDArray[np.float32]],
+    policy: BehaviourPolicy,
     seeds: Sequence[int],
     *,
     epsilon: float,
@@ -179,7 +180,7 @@ def run_episodes(
 
     Args:
         env: Environment; built for evaluation, so rewards are raw and lives do not matter.
-        q_function: From observations to action values `[environments, actions]`.
+        policy: Gives the action values.
         seeds: One per episode; an episode depends on its seed alone.
         epsilon: Probability of a random action.
         max_frames: Frames after which an episode is cut off.
@@ -191,7 +192,7 @@ def run_episodes(
         group = seeds[start : start + _MAX_ENVIRONMENTS]
         envs = make_envs(env, len(group), training=False, num_threads=num_threads)
         try:
-            part = _run_group(envs, q_function, group, epsilon, max_frames, check, env.is_atari)
+            part = _run_group(envs, policy, group, epsilon, max_frames, check, env.is_atari)
             parts.append(part)
         finally:
             envs.close()
@@ -204,7 +205,7 @@ def run_episodes(
 
 def _run_group(
     envs: StreamEnvs,
-    q_function: Callable[[npt.NDArray], npt.NDArray[np.float32]],
+    policy: BehaviourPolicy,
     seeds: Sequence[int],
     epsilon: float,
     max_frames: int,
@@ -217,11 +218,11 @@ def _run_group(
     generators = [np.random.default_rng([seed, 1]) for seed in seeds]
     returns, lengths = np.zeros(count), np.zeros(count, dtype=np.int64)
     running, timed_out = np.ones(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
-    observation = envs.reset(seeds)
+    observation, memory = envs.reset(seeds), policy.begin(count)
     while running.any() and lengths.max() < max_steps:
         check()
-        q = q_function(observation)
-        step = envs.step(choose_actions(q, epsilon, generators, envs.action_mask))
+        values, _, memory = policy(observation, memory)
+        step = envs.step(choose_actions(values, epsilon, generators, envs.action_mask))
         returns += np.where(running, step.reward, 0.0)
         lengths += running
         if truncation_is_timeout:

@@ -112,7 +112,7 @@ def run_evaluator(
 def _evaluate(plan: EvaluatorPlan, policy: SubscribedPolicy, board: Board) -> None:
     episodes = run_episodes(
         plan.env,
-        lambda observation: policy(observation)[0],
+        policy,
         plan.seeds,
         epsilon=plan.epsilon,
         max_frames=plan.max_frames,

@@ -54,7 +54,7 @@ class EvaluationLoader:
         policy = NetworkPolicy(module.online, module.device, noise=False)
         episodes = run_episodes(
             self.env,
-            lambda observation: policy(observation)[0],
+            policy,
             self.seeds[self.trainer.global_rank :: self.trainer.world_size],
             epsilon=self.epsilon,
             max_frames=self.max_frames,

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from lrl.actors.actor import BehaviourPolicy, Decision
 from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.inference.requests import RequestEnd, Requester
+from lrl.types import Column, Memory, Observation
 
 _PATIENCE_SECONDS = 0.1
 _PAUSE_AFTER_FAILURE_SECONDS = 0.05
 
 
-class RemotePolicy:
+class RemotePolicy(BehaviourPolicy):
     """Action values from an inference server, for one group of environments.
 
     `prefetch` sends observations ahead, so that they are answered while something else is done; a
@@ -27,27 +26,35 @@ class RemotePolicy:
 
     Args:
         requester: Makes the requests.
+        memory: What it has to remember, all zeros where an episode begins.
         pulse: Called while waiting.
     """
 
-    def __init__(self, requester: Requester, pulse: Pulse) -> None:
+    def __init__(
+        self, requester: Requester, pulse: Pulse, memory: Mapping[str, Column] | None = None
+    ) -> None:
         self._requester = requester
         self._pulse = pulse
-        self._asked: npt.NDArray[np.generic] | None = None
+        self._memory = memory or {}
+        self._asked: Observation = None
 
-    def prefetch(self, observation: npt.NDArray[np.generic]) -> None:
-        """Ask for the values that the next call, with the same array, will return."""
-        self._requester.ask(observation)
+    def begin(self, num_envs: int) -> Memory | None:
+        """Return zeros of what is remembered."""
+        return {name: column.filled(num_envs) for name, column in self._memory.items()} or None
+
+    def prefetch(self, observation: Observation, memory: Memory | None = None) -> None:
+        """Ask for the values that the next call, with the same arrays, will return."""
+        self._requester.ask(observation, memory)
         self._asked = observation
 
-    def __call__(self, observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
-        """Return action values and the policy version that gave them.
+    def __call__(self, observation: Observation, memory: Memory | None = None) -> Decision:
+        """Return action values, the policy version that gave them, and what it remembers.
 
         Raises:
             StopRequested: The learner asked to stop, and no answer came.
         """
         if self._asked is not observation:
-            self.prefetch(observation)
+            self.prefetch(observation, memory)
         while True:
             reply = self._requester.wait(_PATIENCE_SECONDS)
             if reply is None:
@@ -55,10 +62,10 @@ class RemotePolicy:
             elif reply.failed:
                 self._pulse()
                 time.sleep(_PAUSE_AFTER_FAILURE_SECONDS)
-                self.prefetch(observation)
+                self.prefetch(observation, memory)
             else:
                 self._asked = None
-                return reply.values, reply.version
+                return Decision(reply.values, reply.version, reply.memory)
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,6 @@ class RemotePolicyFactory:
     def build(self, slots: Sequence[ActorSlot], pulse: Pulse) -> list[RemotePolicy]:
         """Open the actor's halves of its request slots."""
         return [
-            RemotePolicy(Requester(end, slot.incarnation), pulse)
+            RemotePolicy(Requester(end, slot.incarnation), pulse, end.layout.spec.memory)
             for end, slot in zip(self.ends, slots, strict=True)
         ]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lrl.actors.actor import Decision
 from lrl.inference.requests import LATENCY_EDGES, RequestSlots
+from lrl.types import Memory, Observation, leaves_from, named
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,14 @@ class Taken:
         asked: Their fields when they were taken, `[requests]`.
         observation: Their observations, `[requests * rows, *observation_shape]`; overwritten when
             the next batch is taken.
+        memory: What their policies remembered, `[requests * rows, ...]`; overwritten likewise.
         waiting: Requests that were waiting, these included.
     """
 
     slots: npt.NDArray[np.int64]
     asked: npt.NDArray[np.void]
-    observation: npt.NDArray[np.generic]
+    observation: Observation
+    memory: Memory | None
     waiting: int
 
 
@@ -43,14 +48,16 @@ class RequestQueue:
     def __init__(self, slots: RequestSlots, batch_requests: int) -> None:
         views = slots.layout.views(slots.block)
         self._asked, self._reply = views.asked, views.reply
-        self._observation, self._values = views.observation, views.values
+        self._question, self._answer = views.question, views.answer
         self.counters = views.server
         self._bell, self._reply_bells = slots.bell, slots.reply_bells
         self._waiting: deque[int] = deque()
         self._batch_requests = batch_requests
         self.counters["begun"] = self.counters["batches"]  # the server before may not have ended
-        shape = self._observation.shape
-        self._batch = np.empty((batch_requests, *shape[1:]), self._observation.dtype)
+        self._batch = {
+            name: np.empty((batch_requests, *array.shape[1:]), array.dtype)
+            for name, array in self._question.items()
+        }
         for bell in self._reply_bells:  # the server before may have died before it rang
             bell.ring()
         self._look()
@@ -88,22 +95,30 @@ class RequestQueue:
         waiting = len(self._waiting)
         slots = np.array([self._waiting.popleft() for _ in range(count)])
         asked = self._asked[slots]  # a copy, made before the observations are read
-        batch = self._batch[:count]
-        # "clip", because the default copies through a buffer of its own; the slots are in range.
-        np.take(self._observation, slots, axis=0, out=batch, mode="clip")
-        return Taken(slots, asked, batch.reshape(-1, *batch.shape[2:]), waiting)
+        batch: dict[str, npt.NDArray[Any]] = {}
+        for name, array in self._question.items():
+            out = self._batch[name][:count]
+            # "clip", because the default copies through a buffer of its own; the slots are in range
+            np.take(array, slots, axis=0, out=out, mode="clip")
+            batch[name] = out.reshape(-1, *out.shape[2:])
+        observation, memory = (
+            leaves_from("observation", batch),
+            leaves_from("memory", batch) or None,
+        )
+        return Taken(slots, asked, observation, memory, waiting)
 
-    def answer(self, taken: Taken, values: npt.NDArray[np.float32], version: int, lag: int) -> None:
+    def answer(self, taken: Taken, decision: Decision, lag: int) -> None:
         """Give a batch its action values.
 
         Args:
             taken: The batch.
-            values: float32 `[requests * rows, actions]`.
-            version: The policy version that gave them.
+            decision: What the policy says of it.
             lag: Learner steps by which a newer version was published.
         """
-        self._values[taken.slots] = values.reshape(len(taken.slots), *self._values.shape[1:])
-        self._reply_to(taken, version, failed=False)
+        given = {"values": decision.values, **named("next_memory", decision.memory or {})}
+        for name, place in self._answer.items():
+            place[taken.slots] = given[name].reshape(len(taken.slots), *place.shape[1:])
+        self._reply_to(taken, decision.version, failed=False)
         counters = self.counters
         counters["begun"] += 1  # first, as "batches" last: between them nothing adds up
         counters["requests"] += len(taken.slots)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lrl.inference.doorbell import Doorbell
 from lrl.processes.shared_memory import SharedBlock
-from lrl.types import EnvSpec
+from lrl.types import Column, EnvSpec, Memory, Observation, leaves_from, leaves_of, named
 
 MAX_SLOTS = 256
 """Slots of one server: a ring of its doorbell is one byte."""
@@ -50,7 +51,7 @@ class RequestLayout:
     """Where everything lies in a server's slots.
 
     Attributes:
-        spec: Shape and type of observations, number of actions.
+        spec: Says what observations, memory and action values look like.
         slots: Number of slots.
         rows: Observations of one request.
     """
@@ -62,42 +63,41 @@ class RequestLayout:
     @property
     def nbytes(self) -> int:
         """Size of the shared memory."""
-        return self._values_offset + self._values_bytes
-
-    @property
-    def _observation_bytes(self) -> int:
-        shape = (self.slots, self.rows, *self.spec.observation_shape)
-        return int(np.prod(shape)) * np.dtype(self.spec.observation_dtype).itemsize
-
-    @property
-    def _observation_offset(self) -> int:
-        return _aligned(_SERVER.itemsize) + self.slots * _SLOT_BYTES
-
-    @property
-    def _values_offset(self) -> int:
-        return _aligned(self._observation_offset + self._observation_bytes)
-
-    @property
-    def _values_bytes(self) -> int:
-        return 4 * self.slots * self.rows * self.spec.num_actions
+        columns = (*self._question().values(), *self._answer().values())
+        return self._offset + sum(self._bytes_of(column) for column in columns)
 
     def views(self, block: SharedBlock) -> RequestViews:
         """Return the arrays in a block of `nbytes`."""
-        spec, slots, rows = self.spec, self.slots, self.rows
-        fields = block.array(np.uint8, (slots, 2, 64), _aligned(_SERVER.itemsize))
+        fields = block.array(np.uint8, (self.slots, 2, 64), _aligned(_SERVER.itemsize))
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        offset = self._offset
+        for name, column in (self._question() | self._answer()).items():
+            shape = (self.slots, self.rows, *column.shape)
+            arrays[name] = block.array(column.type, shape, offset)
+            offset += self._bytes_of(column)
         return RequestViews(
             server=block.array(_SERVER, 1).view(_SERVER),
             asked=fields[:, 0, : _ASKED.itemsize].view(_ASKED)[:, 0],
             reply=fields[:, 1, : _REPLY.itemsize].view(_REPLY)[:, 0],
-            observation=block.array(
-                spec.observation_dtype,
-                (slots, rows, *spec.observation_shape),
-                self._observation_offset,
-            ),
-            values=block.array(
-                np.float32, (slots, rows, spec.num_actions), self._values_offset
-            ).view(np.float32),
+            question={name: arrays[name] for name in self._question()},
+            answer={name: arrays[name] for name in self._answer()},
         )
+
+    def _question(self) -> dict[str, Column]:
+        leaves = self.spec.observation.items()
+        observation = {name: Column(leaf.dtype, leaf.stacked_shape) for name, leaf in leaves}
+        return named("observation", observation) | named("memory", self.spec.memory)
+
+    def _answer(self) -> dict[str, Column]:
+        values = {"values": Column("float32", (self.spec.num_actions,))}
+        return values | named("next_memory", self.spec.memory)
+
+    @property
+    def _offset(self) -> int:
+        return _aligned(_SERVER.itemsize) + self.slots * _SLOT_BYTES
+
+    def _bytes_of(self, column: Column) -> int:
+        return _aligned(self.slots * self.rows * column.nbytes)
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,16 @@ class RequestViews:
         asked: Incarnation and number of each slot's latest request, and when it was made.
         reply: Incarnation and number of the request that was answered last, the policy version
             of its values, and whether the network failed.
-        observation: `[slots, rows, *observation_shape]`, written by the actors.
-        values: Action values, float32 `[slots, rows, actions]`, written by the server.
+        question: Observations and memory, `[slots, rows, ...]` each, written by the actors.
+        answer: Action values, float32 `[slots, rows, actions]`, and the memory after them, written
+            by the server.
     """
 
     server: npt.NDArray[np.void]
     asked: npt.NDArray[np.void]
     reply: npt.NDArray[np.void]
-    observation: npt.NDArray[np.generic]
-    values: npt.NDArray[np.float32]
+    question: dict[str, npt.NDArray[Any]]
+    answer: dict[str, npt.NDArray[Any]]
 
 
 def _aligned(nbytes: int) -> int:
@@ -189,11 +190,13 @@ class Reply:
         values: Action values, float32 `[rows, actions]`.
         version: The policy version that gave them.
         failed: Whether the network raised an error; the values are then meaningless.
+        memory: What the policy remembers after it.
     """
 
     values: npt.NDArray[np.float32]
     version: int
     failed: bool
+    memory: Memory | None
 
 
 class Requester:
@@ -211,24 +214,29 @@ class Requester:
         self._reply_bell = end.reply_bell
         self._asked = views.asked[end.slot : end.slot + 1]
         self._reply = views.reply[end.slot : end.slot + 1]
-        self._observation = views.observation[end.slot]
-        self._values = views.values[end.slot]
+        self._question = {name: array[end.slot] for name, array in views.question.items()}
+        self._answer = {name: array[end.slot] for name, array in views.answer.items()}
         self._incarnation = incarnation
         self._number = 0
 
-    def ask(self, observation: npt.NDArray[np.generic]) -> None:
+    def ask(self, observation: Observation, memory: Memory | None = None) -> None:
         """Send observations `[rows, *observation_shape]`; a reply to an earlier one is void.
+
+        Args:
+            observation: What the values are asked of.
+            memory: What the policy remembers.
 
         Raises:
             ValueError: They have another type or shape than the slot.
         """
-        place = self._observation
-        if observation.dtype != place.dtype or observation.shape != place.shape:
-            raise ValueError(
-                f"observation is {observation.dtype}{list(observation.shape)}, "
-                f"expected {place.dtype}{list(place.shape)}"
-            )
-        np.copyto(place, observation)
+        given = named("observation", leaves_of(observation)) | named("memory", memory or {})
+        for name, place in self._question.items():
+            if given[name].dtype != place.dtype or given[name].shape != place.shape:
+                raise ValueError(
+                    f"{name} is {given[name].dtype}{list(given[name].shape)}, "
+                    f"expected {place.dtype}{list(place.shape)}"
+                )
+            np.copyto(place, given[name])
         self._number += 1
         # In this order: a server sees the request when its number has changed.
         self._asked["incarnation"] = self._incarnation
@@ -244,6 +252,9 @@ class Requester:
             rung = self._reply_bell.wait(max(remaining, 0.0))
             reply = self._reply[0]
             if (reply["incarnation"], reply["number"]) == (self._incarnation, self._number):
-                return Reply(self._values.copy(), int(reply["version"]), bool(reply["failed"]))
+                answer = {name: array.copy() for name, array in self._answer.items()}
+                memory = leaves_from("next_memory", answer) or None
+                failed = bool(reply["failed"])
+                return Reply(answer["values"], int(reply["version"]), failed, memory)
             if not rung and remaining <= 0:
                 return None

@@ -93,9 +93,9 @@ class InferenceServer:
         self._refresh()
         taken = self.requests.take()
         try:
-            values, version = self.policy.policy(taken.observation)
-            lag = max(0, self._store.version - version)
-            self.requests.answer(taken, values, version, lag)
+            decision = self.policy.policy(taken.observation, taken.memory)
+            lag = max(0, self._store.version - decision.version)
+            self.requests.answer(taken, decision, lag)
         except Exception:
             self.requests.fail(taken)
             self._failures += 1

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lrl.actors.actor import Actor, rows_without_action
+from lrl.actors.actor import Actor, gap_frames, rows_without_action
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import Exploration
 from lrl.actors.handle import ActorStatistics
@@ -335,7 +335,7 @@ class ProcessPool(ActorPool):
         if chunk.after_gap:  # a chunk before it failed verification: join nothing across the hole
             streams = np.arange(self.config.envs_per_actor, dtype=np.int32)
             streams += chunk.actor * self.config.envs_per_actor
-            frames = np.zeros((len(streams), *chunk.rows.frame.shape[1:]), chunk.rows.frame.dtype)
+            frames = gap_frames(self.spec, len(streams))
             rows.insert(0, rows_without_action(RowKind.GAP, streams, frames))
         columns = (chunk.episode_return, chunk.episode_length, chunk.episode_start_value)
         figures = zip(*(column.tolist() for column in columns), strict=True)

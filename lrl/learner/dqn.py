@@ -6,7 +6,6 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ class DQN(L.LightningModule):
         self.updates_per_step = updates_per_step
         self.updater = Updater(self)
         self.automatic_optimization = updates_per_step == 1
-        self.env_spec = _as_spec(env_spec)
+        self.env_spec = EnvSpec.of(env_spec) if isinstance(env_spec, Mapping) else env_spec
         self.statistics: dict[str, Tensor] = {}
         self.finite = FiniteGuard()
         self.save_hyperparameters(
@@ -117,7 +116,7 @@ class DQN(L.LightningModule):
                 "gradient_clip_norm": gradient_clip_norm,
                 "updates_per_step": int(updates_per_step),
                 "compile_loss": bool(compile_loss),
-                "env_spec": self.env_spec and asdict(self.env_spec),
+                "env_spec": self.env_spec and self.env_spec.as_dict(),
             },
             logger=False,
         )
@@ -142,7 +141,7 @@ class DQN(L.LightningModule):
             raise ConfigError(
                 "env_spec is not known: fit with a ReplayDataModule, or pass DQN(env_spec=...)"
             )
-        self.hparams["env_spec"] = asdict(self.env_spec)
+        self.hparams["env_spec"] = self.env_spec.as_dict()
         self.online = self.network_recipe.build()
         rescaling = getattr(self.online.head, "value_rescaling", None)
         if self.bootstrap.adds_bonus and rescaling is not None:
@@ -359,9 +358,3 @@ def batch_statistics(batch: Batch, online: QNetwork, losses: Losses) -> dict[str
         "train/reward_mean": batch.reward.mean(),
         "train/greedy_fraction": (best == batch.action).float().mean(),
     }
-
-
-def _as_spec(spec: EnvSpec | Mapping[str, Any] | None) -> EnvSpec | None:
-    if isinstance(spec, Mapping):
-        return EnvSpec(**{**spec, "observation_shape": tuple(spec["observation_shape"])})
-    return spec

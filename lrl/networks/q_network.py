@@ -13,7 +13,7 @@ from lrl.networks.encoders import Encoder
 from lrl.networks.heads import Head
 from lrl.networks.layers import NoisyLinear
 from lrl.parts.recipe import Recipe, blamed_on
-from lrl.types import EnvSpec
+from lrl.types import EnvSpec, Observation
 
 
 class QNetwork(nn.Module):
@@ -30,11 +30,11 @@ class QNetwork(nn.Module):
         """Whether a layer has noise of its own."""
         return bool(self._noisy)
 
-    def forward(self, observation: Tensor) -> Any:
+    def forward(self, observation: Observation) -> Any:
         """Return the head's values, `[batch, actions, ...]` or a tuple."""
         return self.head(self.encoder(observation))
 
-    def q_values(self, observation: Tensor) -> Tensor:
+    def q_values(self, observation: Observation) -> Tensor:
         """Return expected values to choose actions by, `[batch, actions]`."""
         return self.head.q_values(self.encoder(observation))
 

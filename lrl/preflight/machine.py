@@ -84,7 +84,7 @@ def _check_memory(
     if replay.device != "cpu":
         return
     if replay.memory_map is not None:  # frames lie in a file
-        spec = dataclasses.replace(spec, observation_shape=(0,), frame_stack=1)
+        spec = dataclasses.replace(spec, observation={})
     stored = ReplayBuffer.bytes_needed(spec, replay.capacity, streams, sampler)
     if stored + shared > share:
         fits = ReplayBuffer.largest_capacity(spec, share - shared, streams, sampler)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class ReplayBuffer:
 
     Example:
         >>> import numpy as np
-        >>> buffer = ReplayBuffer(EnvSpec((1,), "float32", num_actions=2), 100, num_streams=1)
+        >>> buffer = ReplayBuffer(EnvSpec.box((1,), "float32", num_actions=2), 100, num_streams=1)
         >>> zeros = np.zeros(3)
         >>> buffer.append(
         ...     Rows(
@@ -85,7 +85,7 @@ class ReplayBuffer:
             _check_gamma(each)
         for each in ends_of(n_step):
             self._check_n_step(round(each))
-        in_memory = replace(spec, observation_shape=(0,), frame_stack=1) if memory_map else spec
+        in_memory = replace(spec, observation={}) if memory_map else spec
         _check_memory(in_memory, capacity, num_streams, device, sampler)
         self.env_steps_inserted = 0
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
@@ -113,7 +113,7 @@ class ReplayBuffer:
         """Return the most rows that fit into so many bytes, a multiple of `num_streams`.
 
         Example:
-            >>> spec = EnvSpec((1,), "float32", num_actions=2)
+            >>> spec = EnvSpec.box((1,), "float32", num_actions=2)
             >>> ReplayBuffer.largest_capacity(spec, ReplayBuffer.bytes_needed(spec, 60, 3) + 5, 3)
             60
         """
@@ -181,7 +181,7 @@ class ReplayBuffer:
 
         Example:
             >>> from lrl.schedules import Linear
-            >>> spec = EnvSpec((1,), "float32", num_actions=2)
+            >>> spec = EnvSpec.box((1,), "float32", num_actions=2)
             >>> buffer = ReplayBuffer(spec, 100, num_streams=1, n_step=Linear(10.0, 3.0, 1000))
             >>> buffer.anneal(500)
             >>> buffer.n_step
@@ -244,7 +244,7 @@ class ReplayBuffer:
     def settings(self) -> dict[str, Any]:
         """Return what must be the same where saved rows are restored."""
         return {
-            "env_spec": asdict(self._spec),
+            "env_spec": self._spec.as_dict(),
             "replay": {"capacity": self.capacity, "sampler": self._sampler.settings()},
             "number of environments": self._num_streams,
         }

@@ -34,21 +34,21 @@ class Streams:
     0 for ever; the newest `rows_per_stream` of each stream are stored. The policy version of a
     row is not stored: it only serves statistics, which are taken when rows arrive.
 
-    Frames are a torch tensor on `device`; the other columns (9 bytes a row, and one for each
-    action where there are masks) and all index arithmetic are numpy on the host: some 50
-    operations on a few hundred numbers, of which each took a third of the time of a torch call,
-    and less than a kernel launch.
+    What rows carry for networks (frames, memory, masks) are torch tensors on `device`; the other
+    columns (9 bytes a row) and all index arithmetic are numpy on the host: some 50 operations on a
+    few hundred numbers, of which each took a third of the time of a torch call, and less than a
+    kernel launch.
 
     Each ring has one slot more than it holds rows. That slot, where the next row will be
     written, always reads GAP: a window of rows can never join the newest row to the oldest one,
     and rows that are not there yet need no case of their own.
 
     Args:
-        spec: Shape and type of a frame.
+        spec: Says what rows carry.
         rows_per_stream: Rows that each stream keeps.
         num_streams: Streams, numbered from 0.
-        device: Where the frames live.
-        memory_map: Folder of the file in which they live instead.
+        device: Where it lives.
+        memory_map: Folder of the file in which frames live instead.
     """
 
     def __init__(
@@ -74,39 +74,41 @@ class Streams:
         """Called with the numbers of the rows that will be the oldest, before others go."""
         self._ends = np.zeros(num_streams, np.int64)  # cumulative sum of rows stored
         self._shift = np.zeros(num_streams, np.int64)  # rows stored in earlier streams - oldest
-        self._frame_shape = spec.frame_shape
-        self._frame_dtype = np.dtype(spec.observation_dtype)
+        self.carried = spec.carried_columns()
+        """What rows carry for networks, by the names of their columns."""
         self._ring = rows_per_stream + 1
         self.num_slots = slots = num_streams * self._ring
         """Places for rows; `slots` says which row lies where."""
-        shape = (slots, prod(self._frame_shape))
-        self._frame = allocate(shape, self._frame_dtype, self.device, memory_map)
+        self._frames = spec.frame_columns()
+        self._carried = {
+            name: allocate(
+                (slots, prod(column.shape)),
+                column.type,
+                self.device,
+                memory_map if name in self._frames else None,
+            )
+            for name, column in self.carried.items()
+        }
         self._flags = np.full(slots, GAP_FLAGS, np.uint8)
         self._action = np.zeros(slots, np.int32)
         self._reward = np.zeros(slots, np.float32)
-        self._action_mask: npt.NDArray[np.bool_] | None = None
-        if spec.action_masks:
-            self._action_mask = np.ones((slots, spec.num_actions), np.bool_)
 
     @staticmethod
     def bytes_needed(spec: EnvSpec, capacity: int, num_streams: int = 1) -> int:
         """Return the bytes that `capacity` rows in `num_streams` streams take."""
         slots = (capacity // num_streams + 1) * num_streams
-        mask_bytes = spec.num_actions if spec.action_masks else 0
-        return slots * (spec.frame_bytes + 1 + 4 + 4 + mask_bytes)  # flags, action, reward
+        carried = sum(column.nbytes for column in spec.carried_columns().values())
+        return slots * (carried + 1 + 4 + 4)  # flags, action, reward
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """The storage itself, by name: with `counts`, all that a saved copy has to hold."""
-        columns = {
-            "frame": self._frame,
-            "flags": torch.from_numpy(self._flags),
-            "action": torch.from_numpy(self._action),
-            "reward": torch.from_numpy(self._reward),
-        }
-        if self._action_mask is not None:
-            columns["action_mask"] = torch.from_numpy(self._action_mask)
-        return columns
+        """The storage itself, by name: with `counts`, all that a saved copy has to hold.
+
+        Saved copies have no names: they rely on the order, frames first.
+        """
+        plain = {"flags": self._flags, "action": self._action, "reward": self._reward}
+        frames = {name: self._carried[name] for name in self._frames}
+        return frames | {n: torch.from_numpy(a) for n, a in plain.items()} | self._carried
 
     @property
     def nbytes(self) -> int:
@@ -116,6 +118,8 @@ class Streams:
     def append(self, rows: Rows) -> int:
         """Copy rows in, over the oldest ones of their streams; return how many are STEP rows."""
         self._check(rows)
+        if 0 < len(rows) <= self.rows_per_stream:
+            return self._append(rows)
         steps = 0
         # In pieces no longer than a ring, so that no slot is written twice at once.
         for start in range(0, len(rows), self.rows_per_stream):
@@ -184,20 +188,22 @@ class Streams:
         """Read actions."""
         return self._action.take(slots).astype(np.int64)
 
-    def action_masks(self, slots: IndexArray) -> npt.NDArray[np.bool_] | None:
-        """Read allowed actions `[..., actions]`; None where the environment gives no masks."""
-        return None if self._action_mask is None else self._action_mask.take(slots, axis=0)
+    def take(self, name: str, slots: IndexArray) -> Tensor:
+        """Copy what `[batch, window]` slots carry into one new block on `device`.
 
-    def frames(self, slots: IndexArray) -> Tensor:
-        """Copy the frames of `[batch, window]` slots into one new block on `device`."""
+        Args:
+            name: Column, one of `carried`.
+            slots: Where the rows lie.
+        """
+        stored, shape = self._carried[name], self.carried[name].shape
         if self.device.type == "cpu":
             # numpy, since torch splits this copy over OpenMP threads, and those wait for each
             # other at a barrier: beside one busy process that took 20 times as long.
-            block = torch.from_numpy(self._frame.numpy().take(slots.reshape(-1), axis=0))
+            block = torch.from_numpy(stored.numpy().take(slots.reshape(-1), axis=0))
         else:
             index = to_device(torch.from_numpy(slots.reshape(-1)), self.device)
-            block = self._frame.index_select(0, index)
-        return block.view(*slots.shape, *self._frame_shape)
+            block = stored.index_select(0, index)
+        return block.view(*slots.shape, *shape)
 
     def _keys_at(self, position: IndexArray) -> IndexArray:
         """Return the keys at positions 0 to `num_rows - 1`, which count stream after stream."""
@@ -207,12 +213,6 @@ class Streams:
         return keys
 
     def _check(self, rows: Rows) -> None:
-        shape, dtype = (len(rows), *self._frame_shape), self._frame_dtype
-        if rows.frame.shape != shape or rows.frame.dtype != dtype:
-            raise ValueError(
-                f"rows.frame is {rows.frame.dtype} {rows.frame.shape}, but this replay stores "
-                f"{dtype} {shape}: build it from the specification of the actors' environment"
-            )
         if len(rows) and not 0 <= rows.stream.min() <= rows.stream.max() < self.num_streams:
             raise ValueError(
                 f"rows.stream is between {rows.stream.min()} and {rows.stream.max()}, but this "
@@ -221,6 +221,7 @@ class Streams:
             )
 
     def _append(self, rows: Rows) -> int:
+        carried = rows.complete(self.carried)
         stream = rows.stream.astype(np.int64)
         number, added = self._number(stream)
         if self.before_overwriting is not None:
@@ -233,11 +234,10 @@ class Streams:
         pushed_out = self._flags[base + (number + 1) % self._ring]
         num_steps = int(np.count_nonzero(flags < BOUNDARY_FLAGS))
         self.num_steps += num_steps - int(np.count_nonzero(pushed_out < BOUNDARY_FLAGS))
-        self._write_frames(slot, rows.frame)
+        for name, values in carried.items():
+            self._write(name, slot, values)
         self._action[slot] = rows.action
         self._reward[slot] = rows.reward
-        if self._action_mask is not None:
-            self._action_mask[slot] = True if rows.action_mask is None else rows.action_mask
         self._flags[slot] = flags
         self._advance(added)
         return num_steps
@@ -251,18 +251,17 @@ class Streams:
         number[by_stream] = np.arange(len(stream)) + first[stream[by_stream]]
         return number, added
 
-    def _write_frames(self, slot: IndexArray, frame: npt.NDArray[np.generic]) -> None:
-        frame = frame.reshape(len(frame), -1)
+    def _write(self, name: str, slot: IndexArray, values: npt.NDArray[np.generic]) -> None:
+        stored, values = self._carried[name], values.reshape(len(values), -1)
         if self.device.type == "cpu":
-            self._frame.numpy()[slot] = frame
+            stored.numpy()[slot] = values
         else:
             # A copy of its own first: the rows may be read-only views of shared memory.
-            copy = torch.empty(
-                frame.shape, dtype=self._frame.dtype, pin_memory=self.device.type == "cuda"
-            )
-            copy.numpy()[:] = frame
+            pinned = self.device.type == "cuda"
+            copy = torch.empty(values.shape, dtype=stored.dtype, pin_memory=pinned)
+            copy.numpy()[:] = values
             index = to_device(torch.from_numpy(slot), self.device)
-            self._frame.index_copy_(0, index, copy.to(self.device, non_blocking=True))
+            stored.index_copy_(0, index, copy.to(self.device, non_blocking=True))
 
     def _advance(self, added: IndexArray) -> None:
         self.counts += added

@@ -18,7 +18,7 @@ from lrl.replay.streams import (
     IndexArray,
     Streams,
 )
-from lrl.types import Batch
+from lrl.types import Batch, leaves_from
 
 
 class Transitions:
@@ -103,34 +103,47 @@ class Transitions:
         Observation and next observation are views of one newly allocated block of frames, and
         overlap with `n_step` 1: read them, do not write into them.
         """
-        streams, frames, device = self.streams, self.frame_stack, self.streams.device
+        streams, device = self.streams, self.streams.device
         slots, reward, discount = self._one_step(keys) if self.n_step == 1 else self._n_step(keys)
-        block = streams.frames(slots)
-        start = slots[:, frames - 1]
-        mask, next_mask = self._masks(start, slots[:, -1], discount)
+        start = slots[:, self.frame_stack - 1]
+        discount = to_device(discount, device)
+        here: dict[str, Tensor] = {}
+        there: dict[str, Tensor] = {}
+        for name, column in streams.carried.items():
+            here[name], there[name] = self._both(name, slots, column.stack)
+        if "action_mask" in there:  # where nothing is bootstrapped all actions are allowed
+            there["action_mask"] = there["action_mask"] | (discount == 0)[:, None]
         return Batch(
-            observation=block.narrow(1, 0, frames) if frames > 1 else block[:, 0],
+            observation=leaves_from("frame", here),
             action=to_device(torch.from_numpy(streams.actions(start)), device),
             reward=to_device(reward, device),
-            discount=to_device(discount, device),
-            next_observation=block.narrow(1, -frames, frames) if frames > 1 else block[:, -1],
+            discount=discount,
+            next_observation=leaves_from("frame", there),
             weights=to_device(torch.from_numpy(weights), device),
             keys=torch.from_numpy(keys),
-            action_mask=mask,
-            next_action_mask=next_mask,
+            action_mask=here.get("action_mask"),
+            next_action_mask=there.get("action_mask"),
+            memory=leaves_from("memory", here) or None,
+            next_memory=leaves_from("memory", there) or None,
         )
 
-    def _masks(
-        self, start: IndexArray, final: IndexArray, discount: Tensor
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the masks of both observations; where nothing is bootstrapped all are allowed."""
-        mask, next_mask = self.streams.action_masks(start), self.streams.action_masks(final)
-        if mask is None or next_mask is None:
-            return None, None
-        next_mask[discount.numpy() == 0] = True
-        device = self.streams.device
-        here, there = (to_device(torch.from_numpy(each), device) for each in (mask, next_mask))
-        return here, there
+    def _both(self, name: str, slots: IndexArray, stack: int) -> tuple[Tensor, Tensor]:
+        """Return what a column holds at both observations.
+
+        Args:
+            name: The column.
+            slots: Slots of both stacks, as `_one_step` and `_n_step` return them.
+            stack: Rows that make one value of this column.
+        """
+        frames = self.frame_stack
+        if stack < frames and self.n_step == 1:
+            slots = slots[:, frames - stack :]
+        elif stack < frames:
+            slots = np.concatenate((slots[:, frames - stack : frames], slots[:, -stack:]), axis=1)
+        block = self.streams.take(name, slots)
+        if stack == 1:
+            return block[:, 0], block[:, -1]
+        return block.narrow(1, 0, stack), block.narrow(1, -stack, stack)
 
     def _one_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:
         """Return the slots of both stacks, which overlap, the reward and the discount.

@@ -99,7 +99,7 @@ def _play(agent: Agent, seeds: range, device: torch.device) -> Score:
     started = time.perf_counter()
     episodes = run_episodes(
         agent.env,
-        lambda observation: policy(observation)[0],
+        policy,
         seeds,
         epsilon=agent.stamp["evaluation"]["epsilon"],
         max_frames=agent.stamp["evaluation"]["max_frames_per_episode"],

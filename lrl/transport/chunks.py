@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-
-import numpy as np
-import numpy.typing as npt
 
 from lrl.processes.child import LearnerGone, StopRequested
 from lrl.processes.shared_memory import SharedBlock
@@ -147,11 +144,8 @@ class ChunkWriter:
             StopRequested: The ring stayed full after the learner asked to stop.
             LearnerGone: The learner is gone.
         """
-        if rows.action_mask is None and self._end.layout.spec.action_masks:
-            rows = replace(rows, action_mask=self._all_allowed(len(rows)))
-        columns = tuple(getattr(rows, name) for name in self._expected)
+        columns = tuple(rows.complete(self._expected).values())
         count = len(rows)
-        self._check(columns, count)
         done = 0
         while done < count:
             slot = self._open_chunk()
@@ -216,18 +210,6 @@ class ChunkWriter:
         except LearnerGone:
             self._chunk = None
         self._end.close()
-
-    def _all_allowed(self, count: int) -> npt.NDArray[np.bool_]:
-        return np.ones((count, self._end.layout.spec.num_actions), np.bool_)
-
-    def _check(self, columns: tuple[npt.NDArray[np.generic], ...], count: int) -> None:
-        expected = self._expected.items()
-        for (name, (dtype, shape)), column in zip(expected, columns, strict=True):
-            if column.dtype != dtype or column.shape != (count, *shape):
-                raise ValueError(
-                    f"rows.{name} is {column.dtype}{list(column.shape)}, "
-                    f"expected {dtype}{[count, *shape]}"
-                )
 
     def _refresh(self) -> None:
         now = time.monotonic()

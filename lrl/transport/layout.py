@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.processes.shared_memory import SharedBlock
-from lrl.types import ConfigError, EnvSpec, Rows
+from lrl.types import Column, ConfigError, EnvSpec, Rows
 
 CounterName = Literal[
     "rows_produced",  # copied into a chunk, sent or not
@@ -44,6 +45,11 @@ _OFFSETS = {
     for index, name in enumerate(_NAMES)
 }
 _HEADER_BYTES = 192
+_EPISODE_COLUMNS = {
+    "episode_return": Column("float64"),
+    "episode_length": Column("int64"),
+    "episode_start_value": Column("float64"),
+}
 
 
 class Counters:
@@ -104,7 +110,7 @@ class ChunkLayout:
     """Fixed layout of one actor's ring: counters, then chunks, every array aligned to 64 bytes.
 
     Attributes:
-        spec: Decides shape and type of a frame.
+        spec: Says which columns a row has.
         chunk_rows: Rows in a chunk.
         chunks: Chunks in the ring.
     """
@@ -120,19 +126,9 @@ class ChunkLayout:
             raise ConfigError(f"chunks is {self.chunks}; it must be from 2 to {_MAX_CHUNKS}")
 
     @property
-    def columns(self) -> dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]:
-        """Type and shape of one row, by column; masks only where the environment gives them."""
-        small = {
-            "stream": np.int32, "kind": np.uint8, "action": np.int32, "reward": np.float32,
-            "terminated": np.bool_, "truncated": np.bool_, "policy_version": np.int64,
-        }  # fmt: skip
-        columns: dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]] = {
-            name: (np.dtype(dtype), ()) for name, dtype in small.items()
-        }
-        columns["frame"] = (np.dtype(self.spec.observation_dtype), self.spec.frame_shape)
-        if self.spec.action_masks:
-            columns["action_mask"] = (np.dtype(np.bool_), (self.spec.num_actions,))
-        return columns
+    def columns(self) -> dict[str, Column]:
+        """Columns of a row, by name."""
+        return self.spec.row_columns()
 
     @property
     def nbytes(self) -> int:
@@ -147,35 +143,32 @@ class ChunkLayout:
         """Return the views of every chunk of a block."""
         return [self._slot(block, index) for index in range(self.chunks)]
 
-    def _fields(self) -> dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]:
-        """Return every array of a chunk in its order in memory: frames last."""
-        small = self.columns
-        frame = small.pop("frame")
-        episodes = {
-            "episode_return": (np.dtype(np.float64), ()),
-            "episode_length": (np.dtype(np.int64), ()),
-            "episode_start_value": (np.dtype(np.float64), ()),
-        }
-        return {**small, **episodes, "frame": frame}
+    def _small(self) -> dict[str, Column]:
+        """Return what a checksum covers, in its order in memory: all but frames, which follow."""
+        frames = self.spec.frame_columns()
+        small = {name: column for name, column in self.columns.items() if name not in frames}
+        return {**small, **_EPISODE_COLUMNS}
 
     @property
     def _small_bytes(self) -> int:
-        fields = list(self._fields().values())
-        return sum(_aligned(self.chunk_rows * _row_bytes(*field)) for field in fields[:-1])
+        return self._bytes_of(self._small())
 
     @property
     def _chunk_bytes(self) -> int:
-        return self._small_bytes + _aligned(self.chunk_rows * self.spec.frame_bytes)
+        return self._small_bytes + self._bytes_of(self.spec.frame_columns())
+
+    def _bytes_of(self, columns: Mapping[str, Column]) -> int:
+        return sum(_aligned(self.chunk_rows * column.nbytes) for column in columns.values())
 
     def _slot(self, block: SharedBlock, index: int) -> Slot:
         start = offset = _HEADER_BYTES + index * self._chunk_bytes
         arrays: dict[str, npt.NDArray[np.generic]] = {}
-        for name, (dtype, shape) in self._fields().items():
-            arrays[name] = block.array(dtype, (self.chunk_rows, *shape), offset)
+        for name, column in (self._small() | self.spec.frame_columns()).items():
+            arrays[name] = block.array(column.type, (self.chunk_rows, *column.shape), offset)
             offset += _aligned(arrays[name].nbytes)
         columns = {name: arrays[name] for name in self.columns}
         return Slot(
-            rows=Rows(**columns),  # pyright: ignore[reportArgumentType]  # types are in `columns`
+            rows=Rows.of(columns),
             columns=tuple(columns.values()),
             episode_return=arrays["episode_return"].view(np.float64),
             episode_length=arrays["episode_length"].view(np.int64),
@@ -187,10 +180,6 @@ class ChunkLayout:
 def checksum(message: bytes, slot: Slot) -> bytes:
     """Return the checksum of a message and of the chunk it announces, frames excepted."""
     return zlib.crc32(slot.small.data, zlib.crc32(message)).to_bytes(CHECKSUM_BYTES, "little")
-
-
-def _row_bytes(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
 
 def _aligned(nbytes: int) -> int:

@@ -3,18 +3,17 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.policies import FunctionPolicy
 from helpers.scripted_envs import START, Episode, ListSink, ScriptedEnvs, Transition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrl.actors.actor import Actor, BehaviourPolicy
+from lrl.actors.actor import Actor, BehaviourPolicy, Decision, FunctionPolicy
 from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
 from lrl.envs.toy import Masked
 from lrl.schedules import Constant
-from lrl.types import RowKind
+from lrl.types import Memory, RowKind
 
 STEP, BOUNDARY, PREFIX, GAP = RowKind.STEP, RowKind.BOUNDARY, RowKind.PREFIX, RowKind.GAP
 
@@ -26,13 +25,13 @@ class CountingPolicy(BehaviourPolicy):
         self.observations: list[npt.NDArray] = []
         self.num_actions = num_actions
 
-    def __call__(self, observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
+    def __call__(self, observation: npt.NDArray, memory: Memory | None = None) -> Decision:
         call = len(self.observations)
         self.observations.append(observation.copy())
         q = np.zeros((len(observation), self.num_actions), np.float32)
         for env in range(len(observation)):
             q[env, (call + env) % self.num_actions] = 1.0
-        return q, 10 * call
+        return Decision(q, 10 * call)
 
 
 class RecordingExploration(Exploration):
@@ -42,7 +41,8 @@ class RecordingExploration(Exploration):
         self.asked: list[tuple[int, list[int], int]] = []
         self.masks: list[npt.NDArray[np.bool_] | None] = []
 
-    def select(self, q, env_steps, environments, total_environments, rng, mask=None):
+    def select(self, q, moment):
+        env_steps, environments, total_environments, _, mask = moment
         self.asked.append((env_steps, environments.tolist(), total_environments))
         self.masks.append(mask)
         return np.zeros(len(q), np.int32)
@@ -87,13 +87,13 @@ def test_rows_over_the_end_of_an_episode():
 def test_an_episodes_start_value_is_the_best_at_its_first_observation():
     """Of allowed actions; what was hoped for in the steps after it does not count."""
 
-    def policy(observation: npt.NDArray) -> tuple[npt.NDArray[np.float32], int]:
+    def values_of(observation: npt.NDArray) -> npt.NDArray[np.float32]:
         episode, time = observation.T
         values = 10 * episode + (time - START)
-        return np.stack([values - 3, values, values - 4, values - 1, values - 2], axis=1), 0
+        return np.stack([values - 3, values, values - 4, values - 1, values - 2], axis=1)
 
     scripts = [[Episode((1.0, 1.0)), Episode((1.0,), end="truncated")], [Episode((1.0, 1.0, 1.0))]]
-    _, sink = run(ScriptedEnvs(scripts), steps=8, policy=policy)
+    _, sink = run(ScriptedEnvs(scripts), steps=8, policy=FunctionPolicy(values_of))
     assert sink.episodes == [(2.0, 2), (3.0, 3), (1.0, 1), (2.0, 2), (3.0, 3)]
     assert sink.start_values == [0.0, 10_000.0, 10.0, 20.0, 10_010.0]
 
@@ -124,9 +124,7 @@ def test_types_of_the_columns():
     }  # fmt: skip
     assert sink.column("kind") == [PREFIX, STEP, BOUNDARY, PREFIX]
     for row in sink.streams[0]:
-        columns = dict(vars(row))
-        assert columns.pop("action_mask") is None
-        assert {name: column.dtype.type for name, column in columns.items()} == dtypes
+        assert {name: column.dtype.type for name, column in row.columns().items()} == dtypes
 
 
 def test_first_stacks_come_oldest_frame_first():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.scripted_envs import Episode, ListSink, ScriptedEnvs
 
-from lrl.actors.actor import Actor, BehaviourPolicy
+from lrl.actors.actor import Actor, BehaviourPolicy, Decision
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs
@@ -27,9 +27,10 @@ class Fixed(BehaviourPolicy):
     def __init__(self, num_actions: int) -> None:
         self.num_actions = num_actions
 
-    def __call__(self, observation: Any) -> tuple[Any, int]:
+    def __call__(self, observation: Any, memory: Any = None) -> Decision:
         total = observation.reshape(len(observation), -1).sum(axis=1, dtype=np.float32)
-        return np.sin(np.outer(total, np.arange(1, self.num_actions + 1))).astype(np.float32), 0
+        values = np.sin(np.outer(total, np.arange(1, self.num_actions + 1)))
+        return Decision(values.astype(np.float32), 0)
 
 
 def make_actor(

@@ -17,6 +17,7 @@ from lrl.actors.exploration import (
     Exploration,
     Greedy,
     Mixture,
+    Moment,
     PerActor,
 )
 from lrl.actors.slot import ActorSlot
@@ -171,7 +172,7 @@ def test_an_actor_acts_as_if_its_exploration_were_the_only_one():
     slot = ActorSlot(0, actor=1, num_actors=2, envs_per_actor=4)
     for allowed in (None, mask):
         one, other = (
-            exploration.select(q, 7, places, total, np.random.default_rng(2), allowed)
+            exploration.select(q, Moment(7, places, total, np.random.default_rng(2), allowed))
             for exploration, places, total in (
                 (TWO, slot.environments, slot.total_environments),
                 (EpsilonSpread(0.1, 0.4), np.arange(4), 4),
@@ -184,7 +185,8 @@ def test_environments_of_several_actors_may_be_asked_for_at_once():
     q = np.zeros((4, 50), np.float32)
     q[:, 7] = 1.0
     extremes = PerActor([Greedy(), EpsilonGreedy(Constant(1.0))])
-    actions = extremes.select(q, 0, np.array([2, 0, 3, 1]), 4, np.random.default_rng(0))
+    moment = Moment(0, np.array([2, 0, 3, 1]), 4, np.random.default_rng(0))
+    actions = extremes.select(q, moment)
     assert actions[[1, 3]].tolist() == [7, 7]  # environments 0 and 1 are the first actor's
     assert (actions[[0, 2]] != 7).all()
 
@@ -219,8 +221,8 @@ class Given(EpsilonExploration):
 
 def select_often(epsilons: np.ndarray, q: np.ndarray, times: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    exploration, environments = Given(epsilons), np.arange(len(q))
-    return np.stack([exploration.select(q, 0, environments, len(q), rng) for _ in range(times)])
+    exploration, moment = Given(epsilons), Moment(0, np.arange(len(q)), len(q), rng)
+    return np.stack([exploration.select(q, moment) for _ in range(times)])
 
 
 def test_the_actor_tells_where_it_is_and_when():
@@ -232,7 +234,7 @@ def test_the_actor_tells_where_it_is_and_when():
         (EpsilonSpread(0.0, 1.0), 0, np.full(1000, 1000), 0.5),
     ):
         rng = np.random.default_rng(0)
-        actions = exploration.select(q, env_steps, environments, 1001, rng)
+        actions = exploration.select(q, Moment(env_steps, environments, 1001, rng))
         assert (actions == 0).mean() == pytest.approx(expected, abs=0.08)
 
 

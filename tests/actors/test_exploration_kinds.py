@@ -17,6 +17,7 @@ from lrl.actors.exploration import (
     Exploration,
     Greedy,
     Mixture,
+    Moment,
     greedy_actions,
     random_actions,
 )
@@ -36,7 +37,7 @@ def select(
     seed: int = 0,
 ) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    return exploration.select(q, env_steps, np.arange(len(q)), len(q), rng, mask)
+    return exploration.select(q, Moment(env_steps, np.arange(len(q)), len(q), rng, mask))
 
 
 def chi_square(actions: np.ndarray, probabilities: np.ndarray) -> float:
@@ -56,7 +57,7 @@ def softmax(q: np.ndarray, temperature: float) -> np.ndarray:
 class Always(Exploration):
     action: int
 
-    def select(self, q, env_steps, environments, total_environments, rng, mask=None) -> np.ndarray:
+    def select(self, q, moment) -> np.ndarray:
         return np.full(len(q), self.action, np.int32)
 
 
@@ -69,7 +70,7 @@ def test_greedy_takes_the_best_and_draws_nothing():
     assert actions.tolist() == [1, 0]
     assert actions.dtype == np.int32
     rng = np.random.default_rng(0)
-    Greedy().select(q, 0, np.arange(2), 2, rng)
+    Greedy().select(q, Moment(0, np.arange(2), 2, rng))
     assert rng.random() == np.random.default_rng(0).random()
 
 
@@ -190,7 +191,7 @@ def test_environments_decide_independently(exploration, masked):
     mask = np.ones(q.shape, bool) if masked else None
     rng = np.random.default_rng(0)
     for step in range(50):
-        actions = exploration.select(q, step, np.zeros(64, int), 65, rng, mask)
+        actions = exploration.select(q, Moment(step, np.zeros(64, int), 65, rng, mask))
         assert len(set(actions.tolist())) > 1
 
 
@@ -198,7 +199,8 @@ def test_a_mixture_tosses_a_coin_for_each_environment():
     rng = np.random.default_rng(0)
     mixture = Mixture(Always(0), Always(1), Constant(0.5))
     q = np.zeros((32, 2), np.float32)
-    actions = np.stack([mixture.select(q, 0, np.arange(32), 32, rng) for _ in range(2000)])
+    moment = Moment(0, np.arange(32), 32, rng)
+    actions = np.stack([mixture.select(q, moment) for _ in range(2000)])
     per_step = actions.sum(axis=1)
     assert per_step.min() > 0
     assert per_step.max() < 32

@@ -166,7 +166,7 @@ SCRIPT = """
 
     import numpy as np
 
-    from lrl.actors.actor import BehaviourPolicy
+    from lrl.actors.actor import BehaviourPolicy, Decision
     from lrl.actors.config import ActorConfig
     from lrl.actors.exploration import EpsilonGreedy
     from lrl.actors.manager import ActorManager
@@ -175,8 +175,8 @@ SCRIPT = """
     from lrl.transport import ChunkQueue
 
     class Zeros(BehaviourPolicy):
-        def __call__(self, observation):
-            return np.zeros((len(observation), 4), np.float32), 0
+        def __call__(self, observation, memory=None):
+            return Decision(np.zeros((len(observation), 4), np.float32), 0)
 
         @staticmethod
         def of(actor):

@@ -59,7 +59,7 @@ OBSERVATION = np.random.default_rng(0).standard_normal((6, 2)).astype(np.float32
 
 def test_actors_answer_bit_for_bit_like_the_learner(learner: Learner, policy: SubscribedPolicy):
     learner.publish(0)
-    q, version = policy(OBSERVATION)
+    q, version, _ = policy(OBSERVATION)
     assert version == 0
     assert q.dtype == np.float32
     np.testing.assert_array_equal(q, learner.q(OBSERVATION))
@@ -67,12 +67,12 @@ def test_actors_answer_bit_for_bit_like_the_learner(learner: Learner, policy: Su
 
 def test_images_too():
     learner = Learner(
-        DQN(encoder=NatureEncoder, env_spec=EnvSpec((4, 84, 84), "uint8", 6, frame_stack=4))
+        DQN(encoder=NatureEncoder, env_spec=EnvSpec.box((4, 84, 84), "uint8", 6, frame_stack=4))
     )
     policy = SubscribedPolicy(learner.agent.network_recipe.build(), learner.store)
     learner.publish(3)
     images = np.random.default_rng(0).integers(0, 256, (2, 4, 84, 84)).astype(np.uint8)
-    q, version = policy(images)
+    q, version, _ = policy(images)
     assert version == 3
     np.testing.assert_array_equal(q, learner.q(images))
     learner.store.close()
@@ -84,7 +84,7 @@ def test_the_newest_version_is_taken_before_acting(learner: Learner, policy: Sub
     for version in (7, 8, 9):
         learner.train()
         learner.publish(version)
-    q, version = policy(OBSERVATION)
+    q, version, _ = policy(OBSERVATION)
     assert version == policy.version == 9
     np.testing.assert_array_equal(q, learner.q(OBSERVATION))
 
@@ -96,7 +96,7 @@ def test_a_published_snapshot_does_not_follow_the_learner(
     published = learner.q(OBSERVATION)
     learner.train()
     for _ in range(2):
-        q, version = policy(OBSERVATION)
+        q, version, _ = policy(OBSERVATION)
         assert version == 0
         np.testing.assert_array_equal(q, published)
     assert (learner.q(OBSERVATION) != published).all()
@@ -122,7 +122,7 @@ def test_versions_are_only_read_when_they_change(
 
 def test_policies_return_arrays_of_their_own(learner: Learner, policy: SubscribedPolicy):
     learner.publish(0)
-    first, _ = policy(OBSERVATION)
+    first, *_ = policy(OBSERVATION)
     before = first.copy()
     policy(OBSERVATION + 1)
     np.testing.assert_array_equal(first, before)
@@ -135,12 +135,12 @@ def test_actors_keep_no_gradients(learner: Learner, policy: SubscribedPolicy):
 
 def test_the_synchronous_policy_is_the_online_network_itself(learner: Learner):
     policy = NetworkPolicy(learner.agent.online)
-    before, version = policy(OBSERVATION)
+    before, version, _ = policy(OBSERVATION)
     assert version == 0
     np.testing.assert_array_equal(before, learner.q(OBSERVATION))
     learner.train()
     policy.version = 5
-    after, version = policy(OBSERVATION)
+    after, version, _ = policy(OBSERVATION)
     assert version == 5
     np.testing.assert_array_equal(after, learner.q(OBSERVATION))
     assert (after != before).all()

@@ -64,7 +64,7 @@ class ScriptedPool(ActorPool):
         rows = Rows(
             stream=np.array([0, 1, 1], np.int32),
             kind=np.array([step, step, gap], np.uint8),
-            frame=np.zeros((3, *self.spec.frame_shape), self.spec.observation_dtype),
+            frame=self.spec.observation[""].filled(3),
             action=np.zeros(3, np.int32),
             reward=np.zeros(3, np.float32),
             terminated=np.array([True, True, False]),  # so that one row may be sampled alone

@@ -14,6 +14,7 @@ from helpers.training_runs import make_run, quiet, small_agent, small_data
 from lrl import DQN, ActorLearnerCallback, ConfigError, EnvConfig
 from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.networks import CategoricalHead, MLPEncoder, NatureEncoder, ScalarHead
+from lrl.types import EnvSpec
 
 pytestmark = quiet
 
@@ -136,7 +137,7 @@ def test_a_network_of_frames_is_told_from_one_of_numbers(checkpoint: Path):
     content = torch.load(checkpoint, weights_only=True)
     spec = DQN.load_from_checkpoint(checkpoint).env_spec
     assert spec is not None
-    frames = {**vars(spec), "observation_shape": (4, 84, 84), "observation_dtype": "uint8"}
-    module = DQN(encoder=NatureEncoder, env_spec=frames)  # pyright: ignore[reportArgumentType]
+    frames = EnvSpec.box((4, 84, 84), "uint8", spec.num_actions)
+    module = DQN(encoder=NatureEncoder, env_spec=frames)
     with pytest.raises(ConfigError, match=r"model\.encoder\.class_path is .*MLPEncoder' there"):
         module.on_load_checkpoint(content)

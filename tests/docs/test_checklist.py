@@ -99,7 +99,7 @@ def test_the_reward_clip_of_the_configuration_reaches_the_replay(tmp_path, monke
 def test_a_chunk_is_sent_when_it_is_a_quarter_of_a_second_old(monkeypatch):
     now = 100.0
     monkeypatch.setattr(chunks_module, "time", SimpleNamespace(monotonic=lambda: now))
-    spec = EnvSpec(observation_shape=(1,), observation_dtype="float32", num_actions=2)
+    spec = EnvSpec.box(observation_shape=(1,), observation_dtype="float32", num_actions=2)
     channel = Channel(ChunkLayout(spec, chunk_rows=64, chunks=2), 0, 0)
     queue = ChunkQueue()
     queue.add(channel)

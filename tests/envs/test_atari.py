@@ -17,7 +17,7 @@ pytestmark = pytest.mark.atari
 
 def test_an_observation_is_a_uint8_stack_of_4_frames():
     envs = make()
-    assert envs.spec == EnvSpec((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)
+    assert envs.spec == EnvSpec.box((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)
     assert envs.spec == make_spec(EnvConfig("ALE/Pong-v5"))
     observation = rollout(envs, [0], 10)[-1][0]
     assert observation.dtype == np.uint8

@@ -45,7 +45,7 @@ def masks(*rows):
 
 def test_masks_follow_reset_steps_and_autoreset():
     envs = SingleEnvs([Answering(*masks([1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 1]))], 1, True)
-    assert envs.spec == EnvSpec((1,), "float32", 3, action_masks=True)
+    assert envs.spec == EnvSpec.box((1,), "float32", 3, action_masks=True)
     envs.reset([0])
     seen = [np.asarray(envs.action_mask)]
     for action in (2, 1, 0):  # the last is ignored: it resets
@@ -118,7 +118,7 @@ def test_without_the_setting_there_are_no_masks():
     assert envs.action_mask is None
     envs.step([0, 0])
     assert envs.action_mask is None
-    assert not envs.spec.action_masks
+    assert not envs.spec.action.masks
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
@@ -157,7 +157,7 @@ def test_a_native_vector_gives_masks_of_all_its_environments():
     buffer = np.array([[1, 0], [0, 1]], np.int8)
     infos = [{"action_mask": buffer}, {"action_mask": np.array([[0, 0], [1, 1]])}]
     envs = NativeVectorEnvs(Vector(*infos), "Vector-v0", action_masks=True)
-    assert envs.spec.action_masks
+    assert envs.spec.action.masks
     envs.reset([0, 1])
     first = envs.action_mask
     buffer[:] = 0
@@ -181,7 +181,7 @@ def test_wrong_masks_of_a_native_vector_are_refused(info, text):
 
 
 def test_the_specification_says_that_there_are_masks():
-    assert make_spec(MASKED) == EnvSpec((6,), "float32", 4, action_masks=True)
+    assert make_spec(MASKED) == EnvSpec.box((6,), "float32", 4, action_masks=True)
 
 
 def test_a_setting_without_masks_fails_before_anything_starts():
@@ -193,7 +193,7 @@ def test_masks_that_are_not_used_are_worth_a_warning():
     text = r"lrl/Masked-v0 gives info\['action_mask'\].* set env.action_masks to true"
     with pytest.warns(UserWarning, match=text):
         spec = make_spec(EnvConfig("lrl/Masked-v0"))
-    assert not spec.action_masks
+    assert not spec.action.masks
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):

@@ -38,7 +38,7 @@ def test_a_factory_makes_the_environment_with_its_arguments(given):
     config = EnvConfig(factory=given, kwargs={"length": 3})
     assert config == EnvConfig(factory=PATH, kwargs={"length": 3})
     assert (config.factory, config.id, config.is_atari) == (PATH, PATH, False)
-    assert make_spec(config) == EnvSpec((1,), "float32", 2)
+    assert make_spec(config) == EnvSpec.box((1,), "float32", 2)
     assert lengths(config) == [3, 3, 3]
 
 

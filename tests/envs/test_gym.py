@@ -128,7 +128,7 @@ def register():
 
 def test_a_vector_only_environment_works_and_its_buffer_is_copied(register):
     name = register("VectorOnly-v0", vector_entry_point=Vector)
-    assert make_spec(EnvConfig(name)) == EnvSpec((2,), "uint8", 2)
+    assert make_spec(EnvConfig(name)) == EnvSpec.box((2,), "uint8", 2)
     envs = make_envs(EnvConfig(name), 2, training=False)
     first = envs.reset([0, 0])
     assert envs.step([0, 1]).observation.tolist() == [[1, 1], [1, 1]]
@@ -212,7 +212,7 @@ def test_other_spaces_are_refused_by_name(observation_space, action_space, suppo
 )
 def test_observations_become_uint8_bool_or_float32(dtype, expected):
     spec = spec_from_spaces(Box(0, 1, (2, 3), dtype), Discrete(4), "Any-v0")
-    assert spec == EnvSpec((2, 3), expected, 4)
+    assert spec == EnvSpec.box((2, 3), expected, 4)
 
 
 @pytest.mark.parametrize("frame_stack", [1, 2])
@@ -226,7 +226,7 @@ def test_booleans_stay_booleans(frame_stack):
 
 def test_a_frame_stack_has_the_newest_frame_last_and_repeats_the_first():
     config = EnvConfig("lrl/Ledger-v0", {"end_probability": 0.3}, frame_stack=3)
-    assert make_spec(config) == EnvSpec((3, 5, 4), "uint8", 3, frame_stack=3)
+    assert make_spec(config) == EnvSpec.box((3, 5, 4), "uint8", 3, frame_stack=3)
     envs = make_envs(config, 1, training=True)
     for observation, *_ in rollout(envs, [9], 100):
         stack = LedgerEnv.decode(observation[0])

@@ -117,7 +117,7 @@ def test_wrappers_are_applied_innermost_first_with_their_arguments():
         WrapperConfig("gymnasium.wrappers.ClipReward", {"min_reward": 0.0, "max_reward": 9.0}),
     ]
     config = EnvConfig("lrl/Ledger-v0", wrappers=wrappers, frame_stack=2)
-    assert make_spec(config) == EnvSpec((2, 20), "uint8", 3, frame_stack=2)
+    assert make_spec(config) == EnvSpec.box((2, 20), "uint8", 3, frame_stack=2)
     rewards = [row[1] for row in rollout(make_envs(config, 2, training=True), [1, 2], 50)]
     assert set(np.ravel(rewards)) == {0.0, 0.25}
 

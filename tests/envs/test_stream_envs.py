@@ -6,7 +6,7 @@ import pytest
 from lrl.envs import EnvStep, StreamEnvs
 from lrl.types import ConfigError, EnvSpec
 
-SPEC = EnvSpec(observation_shape=(3,), observation_dtype="float32", num_actions=2)
+SPEC = EnvSpec.box(observation_shape=(3,), observation_dtype="float32", num_actions=2)
 
 
 class Scripted(StreamEnvs):

@@ -78,7 +78,7 @@ def test_catch_without_a_channel_axis_stacks_like_atari():
     config = EnvConfig("lrl/Catch-v0", {"channel_axis": False}, frame_stack=4)
     envs = make_envs(config, 2, training=True)
     assert envs.spec.observation_shape == (4, 10, 5)
-    assert envs.spec.frame_shape == (10, 5)
+    assert envs.spec.observation[""].shape == (10, 5)
     observation = envs.reset([0, 1])
     total = np.zeros(2)
     step = None

@@ -47,7 +47,7 @@ def test_observations_without_channels_are_refused(space):
 
 def test_it_works_from_the_settings():
     config = EnvConfig("lrl/Ledger-v0", wrappers=[WrapperConfig("lrl.envs.ChannelsFirst")])
-    assert make_spec(config) == EnvSpec((4, 5), "uint8", 3)
+    assert make_spec(config) == EnvSpec.box((4, 5), "uint8", 3)
     plain = make_envs(EnvConfig("lrl/Ledger-v0"), 1, training=True)
     wrapped = make_envs(config, 1, training=True)
     np.testing.assert_array_equal(wrapped.reset([5])[0], plain.reset([5])[0].T)
@@ -80,7 +80,7 @@ def test_grey_of_pure_colours_from_the_settings(wrapper, stripes):
     try:
         config = EnvConfig("Flag-v0", wrappers=[WrapperConfig(wrapper)], frame_stack=2)
         envs = make_envs(config, 1, training=True)
-        assert envs.spec == EnvSpec((2, 2, 4), "uint8", 2, frame_stack=2)
+        assert envs.spec == EnvSpec.box((2, 2, 4), "uint8", 2, frame_stack=2)
         assert envs.reset([0]).tolist() == [[[stripes, stripes]] * 2]
     finally:
         del gymnasium.registry["Flag-v0"]

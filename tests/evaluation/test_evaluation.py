@@ -10,6 +10,7 @@ from helpers.training_runs import make_run, quiet, small_data
 
 import lrl.evaluation.episodes
 from lrl import DQN
+from lrl.actors.actor import FunctionPolicy
 from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
 from lrl.envs import AtariConfig, EnvConfig, make_envs
 from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig, run_episodes
@@ -31,11 +32,14 @@ def constant(action: int, num_actions: int):
         q[:, action] = 1.0
         return q
 
-    return q_function
+    return FunctionPolicy(q_function)
 
 
 def best_in_identity(observation: npt.NDArray) -> npt.NDArray[np.float32]:
     return observation.astype(np.float32)
+
+
+BEST_IN_IDENTITY = FunctionPolicy(best_in_identity)
 
 
 def test_one_episode_for_every_seed():
@@ -48,7 +52,9 @@ def test_one_episode_for_every_seed():
         return np.zeros((len(observation), 3), np.float32)
 
     seeds = [7, 3, *range(1000, 1038)]  # more than one group of environments
-    result = run_episodes(LEDGER, q_function, seeds, epsilon=0.0, max_frames=FOREVER)
+    result = run_episodes(
+        LEDGER, FunctionPolicy(q_function), seeds, epsilon=0.0, max_frames=FOREVER
+    )
     assert started == seeds
     assert result.returns.shape == result.lengths.shape == result.timed_out.shape == (40,)
     assert not result.timed_out.any()
@@ -98,7 +104,9 @@ def test_cartpole():
         falls_right = (observation[:, 2] + observation[:, 3] > 0).astype(np.float32)
         return np.stack([1 - falls_right, falls_right], axis=1)
 
-    result = run_episodes(EnvConfig(), balance, range(3), epsilon=0.0, max_frames=120)
+    result = run_episodes(
+        EnvConfig(), FunctionPolicy(balance), range(3), epsilon=0.0, max_frames=120
+    )
     assert result.lengths.tolist() == [120] * 3
     assert result.returns.tolist() == [120.0] * 3
     assert result.timed_out.all()
@@ -111,7 +119,7 @@ def test_cartpole():
     ("max_frames", "length", "timed_out"), [(4, 4, True), (9, 9, True), (10, 10, False)]
 )
 def test_episodes_are_cut_off_at_max_frames(max_frames: int, length: int, timed_out: bool):
-    result = run_episodes(IDENTITY, best_in_identity, [0, 1], epsilon=0.0, max_frames=max_frames)
+    result = run_episodes(IDENTITY, BEST_IN_IDENTITY, [0, 1], epsilon=0.0, max_frames=max_frames)
     assert result.lengths.tolist() == [length] * 2
     assert result.returns.tolist() == [length] * 2
     assert result.timed_out.tolist() == [timed_out] * 2
@@ -148,7 +156,11 @@ def test_a_lost_life_does_not_end_an_episode(monkeypatch: pytest.MonkeyPatch):
 def test_epsilon_decides_how_random_actions_are():
     means = [
         run_episodes(
-            IDENTITY, best_in_identity, range(100), epsilon=epsilon, max_frames=FOREVER
+            IDENTITY,
+            BEST_IN_IDENTITY,
+            range(100),
+            epsilon=epsilon,
+            max_frames=FOREVER,
         ).returns.mean()
         for epsilon in (0.0, 0.5, 1.0)
     ]
@@ -169,7 +181,9 @@ def test_forbidden_actions_are_neither_chosen_nor_drawn():
     masked = EnvConfig("lrl/Masked-v0", action_masks=True)
     lengths = []
     for epsilon in (0.0, 0.5, 1.0):
-        result = run_episodes(masked, q_function, range(32), epsilon=epsilon, max_frames=FOREVER)
+        result = run_episodes(
+            masked, FunctionPolicy(q_function), range(32), epsilon=epsilon, max_frames=FOREVER
+        )
         assert (result.returns == -result.lengths).all()
         lengths.append(result.lengths.mean())
     # Of two allowed actions of equal value the one of the lower number is greedy: at place 3 it
@@ -205,7 +219,7 @@ def test_environments_are_for_evaluation_and_closed(monkeypatch: pytest.MonkeyPa
         return built[-1][0]
 
     monkeypatch.setattr(lrl.evaluation.episodes, "make_envs", recording)
-    run_episodes(IDENTITY, best_in_identity, range(33), epsilon=0.0, max_frames=3)
+    run_episodes(IDENTITY, BEST_IN_IDENTITY, range(33), epsilon=0.0, max_frames=3)
     assert [envs.num_envs for envs, _ in built] == [32, 1]
     assert [training for _, training in built] == [False, False]
     for envs, _ in built:
@@ -228,7 +242,12 @@ def test_check_may_end_it_early_and_nothing_stays_open(monkeypatch: pytest.Monke
     monkeypatch.setattr(lrl.evaluation.episodes, "make_envs", lambda *args, **kwargs: envs)
     with pytest.raises(Enough):
         run_episodes(
-            IDENTITY, best_in_identity, [0, 1], epsilon=0.0, max_frames=FOREVER, check=check
+            IDENTITY,
+            BEST_IN_IDENTITY,
+            [0, 1],
+            epsilon=0.0,
+            max_frames=FOREVER,
+            check=check,
         )
     with pytest.raises(RuntimeError, match="closed"):
         envs.step(np.zeros(2, np.int64))
@@ -237,7 +256,7 @@ def test_check_may_end_it_early_and_nothing_stays_open(monkeypatch: pytest.Monke
 def test_check_is_called_before_every_step():
     calls = []
     run_episodes(
-        IDENTITY, best_in_identity, [0], epsilon=0.0, max_frames=FOREVER,
+        IDENTITY, BEST_IN_IDENTITY, [0], epsilon=0.0, max_frames=FOREVER,
         check=lambda: calls.append(1),
     )  # fmt: skip
     assert len(calls) == 10

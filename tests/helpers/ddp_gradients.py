@@ -44,7 +44,7 @@ def main(folder: Path, ranks: int) -> None:
         functools.partial(MLPEncoder, hidden_sizes=(8,)),
         optimizer=functools.partial(torch.optim.SGD, lr=0.1),
         target_update_period_learner_steps=2,
-        env_spec=EnvSpec((2,), "float32", num_actions=2),
+        env_spec=EnvSpec.box((2,), "float32", num_actions=2),
     )
     recorder = Recorder()
     warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lrl.actors.exploration import Exploration
+from lrl.actors.exploration import Exploration, Moment
 
 
 @dataclass(frozen=True)
@@ -16,15 +16,7 @@ class Always(Exploration):
 
     action: int
 
-    def select(
-        self,
-        q: Any,
-        env_steps: int,
-        environments: Any,
-        total_environments: int,
-        rng: np.random.Generator,
-        mask: Any = None,
-    ) -> Any:
+    def select(self, q: Any, moment: Moment) -> Any:
         return np.full(len(q), self.action, np.int32)
 
     def epsilons(self, env_steps: int, environments: Any, total_environments: int) -> Any:

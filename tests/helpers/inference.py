@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lrl.actors.actor import Decision
 from lrl.inference.doorbell import Doorbell
 from lrl.inference.request_queue import RequestQueue, Taken
 from lrl.inference.requests import RequestEnd, Requester, RequestSlots
 from lrl.processes.helpers import interrupt_blocked
 from lrl.types import EnvSpec
 
-ECHO_SPEC = EnvSpec(observation_shape=(2,), observation_dtype="float32", num_actions=2)
+ECHO_SPEC = EnvSpec.box(observation_shape=(2,), observation_dtype="float32", num_actions=2)
 """As many actions as numbers in an observation, which then serves as its own values."""
 
 Array = npt.NDArray[np.float32]
@@ -85,7 +86,7 @@ def take_all(queue: RequestQueue) -> Taken:
 
 def echo(queue: RequestQueue, taken: Taken, version: int = 0) -> None:
     """Answer with the observations themselves."""
-    queue.answer(taken, taken.observation.view(np.float32), version, lag=0)
+    queue.answer(taken, Decision(taken.observation.view(np.float32), version), lag=0)
 
 
 class Echo:

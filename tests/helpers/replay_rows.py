@@ -23,9 +23,9 @@ class Row:
     truncated: bool = False
 
 
-def make_spec(frame_stack: int = 1) -> EnvSpec:
+def make_spec(frame_stack: int = 1, action_masks: bool = False) -> EnvSpec:
     shape = (frame_stack, 2) if frame_stack > 1 else (2,)
-    return EnvSpec(shape, "float32", num_actions=5, frame_stack=frame_stack)
+    return EnvSpec.box(shape, "float32", 5, frame_stack, action_masks=action_masks)
 
 
 def pack(rows: list[tuple[int, Row]]) -> Rows:

@@ -59,7 +59,7 @@ def make_buffer(
         }[sampler]()
     else:
         chosen = sampler
-    spec = replace(make_spec(frame_stack), action_masks=masks)
+    spec = make_spec(frame_stack, action_masks=masks)
     return ReplayBuffer(spec, capacity, num_streams, sampler=chosen, seed=seed, **settings)
 
 

@@ -46,7 +46,7 @@ class ScriptedEnvs(StreamEnvs):
 
     def __init__(self, scripts: Sequence[Sequence[Episode]], frame_stack: int = 1) -> None:
         shape = (frame_stack, 2) if frame_stack > 1 else (2,)
-        super().__init__(EnvSpec(shape, "float32", 5, frame_stack, frame_skip=4), len(scripts))
+        super().__init__(EnvSpec.box(shape, "float32", 5, frame_stack, frame_skip=4), len(scripts))
         self.scripts = scripts
         self.seeds: list[int] = []
         self.history: list[list[Transition]] = [[] for _ in scripts]

@@ -22,7 +22,7 @@ from lrl.parts.recipe import Recipe
 from lrl.transport import WeightStore
 from lrl.types import EnvSpec
 
-SPEC = EnvSpec((4,), "float32", 3)
+SPEC = EnvSpec.box((4,), "float32", 3)
 ENCODER = functools.partial(MLPEncoder, hidden_sizes=(32,))
 
 

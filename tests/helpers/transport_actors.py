@@ -18,7 +18,7 @@ from lrl.processes.child import LearnerGone, StopRequested
 from lrl.transport import ActorEnd, Channel, Chunk, ChunkLayout, ChunkQueue, ChunkWriter
 from lrl.types import EnvSpec, Rows
 
-SPEC = EnvSpec(observation_shape=(4, 6, 5), observation_dtype="uint8", num_actions=3, frame_stack=4)
+SPEC = EnvSpec.box((4, 6, 5), "uint8", num_actions=3, frame_stack=4)
 
 
 def numbered(first: int, count: int, actor: int = 0, incarnation: int = 0) -> Rows:

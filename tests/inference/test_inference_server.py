@@ -55,9 +55,9 @@ def test_replies_equal_a_local_forward_of_the_same_batch_while_weights_change(
     batches: list[tuple[list[int], list[int], int]] = []
     answer = learner.server.requests.answer
 
-    def spy(taken, values, version, lag) -> None:
-        batches.append((taken.slots.tolist(), taken.asked["number"].tolist(), version))
-        answer(taken, values, version, lag)
+    def spy(taken, decision, lag) -> None:
+        batches.append((taken.slots.tolist(), taken.asked["number"].tolist(), decision.version))
+        answer(taken, decision, lag)
 
     monkeypatch.setattr(learner.server.requests, "answer", spy)
     replies = learner.serve_processes(count)
@@ -81,8 +81,8 @@ def test_replies_equal_a_local_forward_of_the_same_batch_while_weights_change(
 @pytest.mark.parametrize(
     ("spec", "encoder"),
     [
-        (EnvSpec((4, 37, 41), "uint8", 3, frame_stack=4), NatureEncoder),
-        (EnvSpec((3, 5), "bool", 2), ENCODER),
+        (EnvSpec.box((4, 37, 41), "uint8", 3, frame_stack=4), NatureEncoder),
+        (EnvSpec.box((3, 5), "bool", 2), ENCODER),
     ],
     ids=["frames", "booleans"],
 )
@@ -276,7 +276,7 @@ def test_callers_of_a_failed_batch_ask_again_and_the_learner_is_told(
     with learner.serving():
         futures = list(map(in_background, policies, observations))
         for future, observation in zip(futures, observations, strict=True):
-            values, version = future.result(30.0)
+            values, version, _ = future.result(30.0)
             assert version == 0
             np.testing.assert_allclose(values, learner.values(0, observation), atol=1e-5, rtol=0)
     assert learner.slots.server["failures"] == 2

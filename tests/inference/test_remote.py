@@ -71,7 +71,7 @@ def test_a_call_returns_values_and_version(policy, slots):
     queue, observation = RequestQueue(slots, 1), signed(1, 5)
     caller = in_background(policy, observation)
     assert serve_one(queue, version=6) == [[1, 5]]
-    values, version = caller.result(30.0)
+    values, version, _ = caller.result(30.0)
     assert values.tolist() == [[1, 5]]
     assert values.dtype == np.float32
     assert version == 6
@@ -81,7 +81,7 @@ def test_what_was_asked_ahead_is_used_by_the_call_with_the_same_array(policy, sl
     queue, observation = RequestQueue(slots, 1), signed(1, 5)
     policy.prefetch(observation)
     echo(queue, take_all(queue), version=2)
-    values, version = policy(observation)  # answered already: nobody serves any more
+    values, version, _ = policy(observation)  # answered already: nobody serves any more
     assert (values.tolist(), version) == ([[1, 5]], 2)
     queue.collect(0.001)
     assert queue.seconds_waited() is None
@@ -122,7 +122,7 @@ def test_a_call_outlives_the_servers(policy, slots, taken):
         queue = RequestQueue(slots, 1)  # the one before is dead
     assert not caller.done()
     assert serve_one(queue, version=9) == [[1, 5]]
-    values, version = caller.result(30.0)
+    values, version, _ = caller.result(30.0)
     assert (values.tolist(), version) == ([[1, 5]], 9)
 
 

@@ -26,6 +26,7 @@ from helpers.inference import (
     wait_until,
 )
 
+from lrl.actors.actor import Decision
 from lrl.inference.request_queue import RequestQueue
 from lrl.inference.requests import LATENCY_EDGES, RequestLayout, RequestSlots
 
@@ -89,7 +90,7 @@ def test_counters_tell_of_batches_and_latencies(
     queue.collect(0.0)
     assert queue.seconds_waited() == 3.0
     for lag in (4, 0):
-        queue.answer(queue.take(), np.zeros((2 if lag else 1, 2), np.float32), 1, lag)
+        queue.answer(queue.take(), Decision(np.zeros((2 if lag else 1, 2), np.float32), 1), lag)
     actors[0].ask(signed(0, 2))
     queue.collect(0.0)
     queue.fail(queue.take())  # counts as a failure only
@@ -182,7 +183,8 @@ def test_an_actor_that_died_neither_blocks_nor_spoils_a_batch(slots: RequestSlot
         actors[slot].ask(signed(slot, 1))
     queue.collect(0.0)
     views = slots.layout.views(slots.block)
-    views.observation[0] = np.nan  # the next incarnation has begun to write, and died too
+    # The next incarnation has begun to write, and died too.
+    views.question["observation"][0] = np.nan
     echo(queue, queue.take())
     assert [values_of(actors[slot]) for slot in (1, 2)] == [[[1, 1]], [[2, 1]]]
     queue.collect(0.0)

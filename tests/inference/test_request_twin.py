@@ -9,6 +9,7 @@ from helpers.inference import ECHO_SPEC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lrl.actors.actor import Decision
 from lrl.inference.request_queue import RequestQueue, Taken
 from lrl.inference.requests import Requester, RequestLayout, RequestSlots
 
@@ -102,7 +103,8 @@ class Both:
         if failed:
             self.queue.fail(taken)
         else:
-            self.queue.answer(taken, taken.observation.view(np.float32) + 1, self.serial, lag=0)
+            decision = Decision(taken.observation.view(np.float32) + 1, self.serial)
+            self.queue.answer(taken, decision, lag=0)
         for request in requests:
             values = [[number + 1 for number in row] for row in request.content]
             request.reply = values, self.serial, failed

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.inference import ECHO_SPEC, Echo, echo, requesters, signed, take_all, values_of
 
+from lrl.actors.actor import Decision
 from lrl.inference.request_queue import RequestQueue
 from lrl.inference.requests import RequestLayout, RequestSlots
 from lrl.processes.shared_memory import SharedBlock
@@ -37,10 +38,10 @@ def slots(make: Callable[..., RequestSlots]) -> RequestSlots:
 # --- Layout ---------------------------------------------------------------------------------
 
 SPECS = [
-    EnvSpec((4, 7, 5), "uint8", 3, frame_stack=4),
-    EnvSpec((3,), "bool", 5),
-    EnvSpec((3, 5), "float32", 7),
-    EnvSpec((), "float32", 1),
+    EnvSpec.box((4, 7, 5), "uint8", 3, frame_stack=4),
+    EnvSpec.box((3,), "bool", 5),
+    EnvSpec.box((3, 5), "float32", 7),
+    EnvSpec.box((), "float32", 1),
 ]
 
 
@@ -50,7 +51,8 @@ def test_arrays_are_aligned_apart_and_inside_the_block(spec: EnvSpec, slots: int
     layout = RequestLayout(spec, slots, rows)
     block = SharedBlock(layout.nbytes)
     whole = block.array(np.uint8, layout.nbytes)
-    views = vars(layout.views(block))
+    views = dict(vars(layout.views(block)))
+    views |= views.pop("question") | views.pop("answer")
     first = whole.ctypes.data
     for name, view in views.items():
         assert view.flags.aligned, name
@@ -83,7 +85,7 @@ def test_observations_and_values_arrive_as_they_were_sent(make: Callable, spec: 
     assert taken.observation.dtype == spec.observation_dtype
     np.testing.assert_array_equal(taken.observation, np.concatenate(observation[order]))
     values = rng.standard_normal((15, spec.num_actions), np.float32)
-    queue.answer(taken, values, version=6, lag=0)
+    queue.answer(taken, Decision(values, version=6), lag=0)
     for part, slot in enumerate(order):
         reply = actors[slot].wait(0.0)
         assert reply is not None

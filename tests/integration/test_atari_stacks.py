@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers.policies import FunctionPolicy
 
-from lrl.actors.actor import Actor
+from lrl.actors.actor import Actor, FunctionPolicy
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import AtariConfig, EnvConfig, StreamEnvs, make_envs

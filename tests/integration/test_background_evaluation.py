@@ -71,9 +71,7 @@ def test_the_best_checkpoint_holds_the_weights_that_were_evaluated_and_their_sco
     agent = load_agent(run.checkpoint("best"))
     step = agent.stamp["training"]["learner_steps"]
     policy = NetworkPolicy(agent.module.online, noise=False)
-    episodes = run_episodes(
-        agent.env, lambda o: policy(o)[0], range(4), epsilon=0.0, max_frames=108_000
-    )
+    episodes = run_episodes(agent.env, policy, range(4), epsilon=0.0, max_frames=108_000)
     assert float(episodes.returns.mean()) == evaluations(run)[step]["eval/return_mean"]
     assert not list((run.folder / "checkpoints").glob("candidate*"))
     content = torch.load(run.checkpoint("best"), weights_only=True)

@@ -38,7 +38,7 @@ from lrl.types import Batch, ConfigError, EnvSpec, RowKind, Rows
 
 pytestmark = quiet
 
-SPEC = EnvSpec(observation_shape=(1,), observation_dtype="float32", num_actions=2)
+SPEC = EnvSpec.box(observation_shape=(1,), observation_dtype="float32", num_actions=2)
 
 
 def steps(count: int, stream: int = 0) -> Rows:

@@ -3,6 +3,7 @@
 import functools
 import math
 from dataclasses import replace
+from typing import Any
 
 import lightning as L
 import pytest
@@ -176,16 +177,15 @@ def test_is_logging_step(interval: int, expected: list[int]):
 def test_accumulated_batches_are_one_learner_step(tiny_spec: EnvSpec):
     parts = batches(6)
     halves = [parts[start : start + 2] for start in (0, 2, 4)]
-    whole = [
-        Batch(
-            **{
-                name: torch.cat([getattr(b, name) for b in pair])
-                for name, part in vars(pair[0]).items()
-                if part is not None
-            }
-        )
+    columns: list[dict[str, Any]] = [
+        {
+            name: torch.cat([getattr(b, name) for b in pair])
+            for name, part in vars(pair[0]).items()
+            if part is not None
+        }
         for pair in halves
     ]
+    whole = [Batch(**each) for each in columns]
     results = []
     for data, accumulate in ((parts, 2), (whole, 1)):
         torch.manual_seed(0)

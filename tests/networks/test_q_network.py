@@ -22,8 +22,8 @@ from lrl.networks.q_network import read_vector, vector_size, write_vector
 from lrl.parts.recipe import Recipe
 from lrl.types import Batch, EnvSpec
 
-ATARI = EnvSpec((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)
-SMALL_IMAGE = EnvSpec((1, 8, 8), "uint8", 2)
+ATARI = EnvSpec.box((4, 84, 84), "uint8", 6, frame_stack=4, frame_skip=4)
+SMALL_IMAGE = EnvSpec.box((1, 8, 8), "uint8", 2)
 
 
 def build(spec: EnvSpec, encoder: type, **arguments) -> QNetwork:

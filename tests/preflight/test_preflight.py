@@ -33,8 +33,8 @@ from lrl.replay import PrioritizedSampler, RankSampler, ReplayBuffer, Sampler, U
 from lrl.transport import ChunkQueue, WeightStore
 from lrl.types import ConfigError, EnvSpec
 
-ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4)
-VECTOR = EnvSpec((4,), "float32", num_actions=2)
+ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4)
+VECTOR = EnvSpec.box((4,), "float32", num_actions=2)
 UNIFORM = UniformSampler()
 
 
@@ -213,7 +213,7 @@ def test_ulimit_v_is_noticed_before_anything_is_allocated():
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         limit = used + 500_000_000
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        spec = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4)
+        spec = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4)
         try:
             ReplayBuffer(spec, 1_000_000, 8)
         except ConfigError as error:

@@ -13,7 +13,7 @@ from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.replay import ReplayBuffer, ReplayConfig
 from lrl.types import ConfigError, EnvSpec
 
-FRAMES = EnvSpec((84, 84), "uint8", num_actions=4)
+FRAMES = EnvSpec.box((84, 84), "uint8", num_actions=4)
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])

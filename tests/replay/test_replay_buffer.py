@@ -11,7 +11,7 @@ from lrl.replay import NotEnoughRows, ReplayBuffer, Streams
 from lrl.schedules import Exponential, Linear, Schedule
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind
 
-ATARI = EnvSpec((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
+ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 
 
 def all_transitions(buffer: ReplayBuffer) -> Batch:
@@ -235,7 +235,7 @@ def test_read_only_rows_are_copied() -> None:
 
 def test_rows_of_another_environment_are_refused() -> None:
     buffer = ReplayBuffer(ATARI, 100, 1)
-    with pytest.raises(ValueError, match=r"rows.frame is float32 \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"rows.frame is float32\[3, 2\], expected"):
         buffer.append(pack([(0, row) for row in episode([1.0] * 2)]))
 
 

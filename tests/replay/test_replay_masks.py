@@ -31,7 +31,7 @@ def masked(rows: list[tuple[int, Row]]) -> Rows:
 
 
 def make_buffer(frame_stack: int, capacity: int, num_streams: int, n_step: int) -> ReplayBuffer:
-    spec = replace(make_spec(frame_stack), action_masks=True)
+    spec = make_spec(frame_stack, action_masks=True)
     return ReplayBuffer(spec, capacity, num_streams, n_step=n_step, gamma=0.5)
 
 
@@ -95,13 +95,13 @@ def test_rows_without_a_mask_allow_everything_whatever_lay_there_before() -> Non
 
 def test_masks_are_stored_only_where_there_are_any() -> None:
     plain, with_masks = (
-        ReplayBuffer(replace(make_spec(), action_masks=masks), 100, 2) for masks in (False, True)
+        ReplayBuffer(make_spec(action_masks=masks), 100, 2) for masks in (False, True)
     )
     assert "action_mask" not in plain.streams.columns
     assert with_masks.streams.columns["action_mask"].shape == (102, 5)
     assert with_masks.nbytes - plain.nbytes == 102 * 5
     for buffer in (plain, with_masks):
-        spec = replace(make_spec(), action_masks=buffer is with_masks)
+        spec = make_spec(action_masks=buffer is with_masks)
         assert ReplayBuffer.bytes_needed(spec, 100, 2) == buffer.nbytes
     plain.append(pack([(0, row) for row in episode([1.0])]))
     batch = plain.sample(2)
@@ -110,7 +110,7 @@ def test_masks_are_stored_only_where_there_are_any() -> None:
 
 
 def test_boolean_frames_take_a_byte_a_cell() -> None:
-    spec = EnvSpec((2, 3), "bool", num_actions=5)
+    spec = EnvSpec.box((2, 3), "bool", num_actions=5)
     buffer = ReplayBuffer(spec, 100, 1)
     assert buffer.nbytes == 101 * (6 + 9)
     frames = np.random.default_rng(0).random((3, 2, 3)) < 0.5

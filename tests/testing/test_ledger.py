@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.policies import FunctionPolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrl.actors.actor import Actor
+from lrl.actors.actor import Actor, FunctionPolicy
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
@@ -26,9 +25,8 @@ CLEAN = {"corrupt": 0, "duplicated": 0, "missing": 0}
 
 
 def joined(parts: list[Rows]) -> Rows:
-    columns = {n: [getattr(part, n) for part in parts] for n in vars(parts[0])}
-    del columns["action_mask"]
-    return Rows(**{name: np.concatenate(values) for name, values in columns.items()})
+    columns = [part.columns() for part in parts]
+    return Rows.of({name: np.concatenate([c[name] for c in columns]) for name in columns[0]})
 
 
 def picked(rows: Rows, index: np.ndarray) -> Rows:
@@ -164,7 +162,7 @@ def test_clipped_rewards_are_expected_clipped():
 
 
 def replay_of(rows: Rows, frame_stack: int, n_step: int = 1, capacity: int = 1000) -> ReplayBuffer:
-    spec = EnvSpec((frame_stack, 5, 4) if frame_stack > 1 else (5, 4), "uint8", 3, frame_stack)
+    spec = EnvSpec.box((frame_stack, 5, 4) if frame_stack > 1 else (5, 4), "uint8", 3, frame_stack)
     replay = ReplayBuffer(spec, capacity, num_streams=4, n_step=n_step, gamma=0.9)
     replay.append(rows)
     return replay

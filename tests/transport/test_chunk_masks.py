@@ -9,9 +9,9 @@ from helpers.transport_actors import SPEC, assert_rows_equal, numbered
 
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, ChunkWriter
 from lrl.transport.layout import MESSAGE, checksum
-from lrl.types import EnvSpec, Rows
+from lrl.types import ActionSpec, Column, EnvSpec, Rows
 
-MASKED = replace(SPEC, action_masks=True)  # 3 actions
+MASKED = replace(SPEC, action=ActionSpec(SPEC.action.branches, True))  # 3 actions
 
 
 def masked(first: int, count: int) -> Rows:
@@ -37,7 +37,7 @@ def through(spec: EnvSpec, *puts: Rows, chunk_rows: int = 4) -> list[Rows]:
 
 def test_masks_take_room_only_where_there_are_any():
     plain, with_masks = (ChunkLayout(spec, 30, 4) for spec in (SPEC, MASKED))
-    assert with_masks.columns.pop("action_mask") == (np.dtype(bool), (3,))
+    assert with_masks.columns.pop("action_mask") == Column("bool", (3,), missing=1)
     assert "action_mask" not in plain.columns
     assert with_masks.nbytes - plain.nbytes == 4 * 128  # 90 bytes, aligned
     assert through(SPEC, numbered(0, 2))[0].action_mask is None
@@ -82,10 +82,8 @@ def test_the_checksum_covers_masks():
 
 def test_a_boolean_frame_takes_a_byte_a_cell():
     frame = np.random.default_rng(0).random((3, 6, 5)) < 0.5
-    (rows,) = through(replace(SPEC, observation_dtype="bool"), replace(numbered(0, 3), frame=frame))
+    bits, octets = (replace(SPEC, observation={"": Column(t, (6, 5))}) for t in ("bool", "uint8"))
+    (rows,) = through(bits, replace(numbered(0, 3), frame=frame))
     assert rows.frame.dtype == np.bool_
     np.testing.assert_array_equal(rows.frame, frame)
-    sizes = {
-        ChunkLayout(replace(SPEC, observation_dtype=t), 8, 2).nbytes for t in ("bool", "uint8")
-    }
-    assert len(sizes) == 1
+    assert ChunkLayout(bits, 8, 2).nbytes == ChunkLayout(octets, 8, 2).nbytes

@@ -44,7 +44,7 @@ def steps(first: int, count: int) -> Rows:
 
 @pytest.mark.parametrize("sampler", [None, PrioritizedSampler()])
 def test_the_replay_goes_on(sampler):
-    buffer = ReplayBuffer(EnvSpec((1,), "float32", 2), 30, 1, sampler=sampler)
+    buffer = ReplayBuffer(EnvSpec.box((1,), "float32", 2), 30, 1, sampler=sampler)
     buffer.env_steps_inserted = NEAR
     buffer.streams.counts[:] = NEAR  # its rows of before read as a gap
     buffer.streams._advance(np.zeros(1, np.int64))

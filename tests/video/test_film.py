@@ -85,9 +85,7 @@ def test_an_episode_is_that_of_evaluation(env: EnvConfig, epsilon: float):
     network = network_for(env)
     policy = NetworkPolicy(network, noise=False)
     for seed in (0, 1, 2**20):
-        episodes = run_episodes(
-            env, lambda observation: policy(observation)[0], [seed], epsilon=epsilon, max_frames=400
-        )
+        episodes = run_episodes(env, policy, [seed], epsilon=epsilon, max_frames=400)
         end = film(env, network, seed, epsilon=epsilon, max_steps=400 // max(1, skip(env)))[-1]
         assert (end.total, end.step) == (episodes.returns[0], episodes.lengths[0])
         assert (end.ending == CUT_OFF) == episodes.timed_out[0]

@@ -15,6 +15,7 @@ from helpers.training_runs import make_run, small_agent, small_data
 from PIL import Image
 
 from lrl.__main__ import main
+from lrl.actors.actor import FunctionPolicy
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import AtariConfig, EnvConfig
 from lrl.evaluation.episodes import TEST_SEED, EvaluationConfig, run_episodes
@@ -47,9 +48,7 @@ def test_it_plays_the_episodes_of_evaluation(checkpoint, tmp_path, capsys):
     played = play(str(checkpoint), str(video), episodes=3, first_seed=5, fps=10.0)
     agent = load_agent(checkpoint)
     policy = agent.policy()
-    expected = run_episodes(
-        agent.env, lambda o: policy(o)[0], [5, 6, 7], epsilon=0.25, max_frames=108_000
-    )
+    expected = run_episodes(agent.env, policy, [5, 6, 7], epsilon=0.25, max_frames=108_000)
     assert played.returns.tolist() == expected.returns.tolist()
     assert played.lengths.tolist() == expected.lengths.tolist() == [12] * 3
     assert not played.timed_out.any()
@@ -72,7 +71,7 @@ def test_epsilon_and_the_cap_may_be_changed(checkpoint, tmp_path):
     agent = load_agent(checkpoint)
     expected = run_episodes(
         agent.env,
-        lambda observation: np.zeros((len(observation), 3), np.float32),
+        FunctionPolicy(lambda observation: np.zeros((len(observation), 3), np.float32)),
         [TEST_SEED, TEST_SEED + 1],
         epsilon=1.0,
         max_frames=7,
@@ -99,9 +98,7 @@ def test_a_limit_of_the_environment_is_a_timeout_as_in_evaluation(tmp_path, env,
     agent = load_agent(trained(tmp_path, env=env))
     played = play(str(agent.path), str(tmp_path / "out.gif"), epsilon=0.0)
     policy = agent.policy()
-    expected = run_episodes(
-        agent.env, lambda o: policy(o)[0], [TEST_SEED], epsilon=0.0, max_frames=108_000
-    )
+    expected = run_episodes(agent.env, policy, [TEST_SEED], epsilon=0.0, max_frames=108_000)
     assert played.lengths.tolist() == expected.lengths.tolist() == [steps]
     assert played.timed_out.tolist() == expected.timed_out.tolist() == [env.is_atari]
 
@@ -124,9 +121,7 @@ def test_every_head_can_be_filmed(tmp_path, head: Any):
     played = play(str(path), str(still), max_steps=4)
     agent = load_agent(path)
     policy = agent.policy()
-    expected = run_episodes(
-        agent.env, lambda o: policy(o)[0], [TEST_SEED], epsilon=0.0, max_frames=4
-    )
+    expected = run_episodes(agent.env, policy, [TEST_SEED], epsilon=0.0, max_frames=4)
     assert played.returns.tolist() == expected.returns.tolist()
     (frame,) = frames_of(still)
     assert frame[20, 20, 0] == 3  # the last step before the end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ if _LOADED:
     raise RuntimeError(f"{_LOADED} were imported before their shapes could be checked")
 # From here on the shapes in the signatures of lrl.functional are checked at every call.
 install_import_hook("lrl.functional", "beartype.beartype")
+
+# Threads of two workers on the same cores wait for one another at every small product.
+torch.set_num_threads(1)
 
 # A shared machine may pause for longer than any deadline; the same examples every time.
 settings.register_profile("lrl", deadline=None, derandomize=True)
@@ -64,6 +68,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = any(item.get_closest_marker(name) for name in ("slow", "ddp"))
         if slow and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported: its look at all of it takes 0.2 s.
+
+    The janitor has it look twice in every test.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -32,6 +32,18 @@ def test_no_two_files_import_each_other_for_types_or_otherwise():
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_tests_live_in_the_room_of_what_they_test():
+    """At their root: those of what stands at the package's, and of the house itself."""
+    here = Path(__file__).parent
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    more = {"benchmarks", "configs", "data", "docs", "helpers", "integration", "learning"}
+    found = {path.name for path in here.iterdir() if path.is_dir()} - {"__pycache__"}
+    assert found - more <= rooms
+    assert {path.stem for path in here.glob("*.py")} == {
+        "conftest", "test_house", "test_imports", "test_schedules", "test_types",
+    }  # fmt: skip
+
+
 def test_two_modules_live_at_the_root_and_no_room_has_more_than_twelve_files():
     rooms = Counter(path.parent.name for path in FILES.values())
     root = {path.name for path in FILES.values() if path.parent == PACKAGE}

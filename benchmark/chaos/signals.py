@@ -21,6 +21,7 @@ import lightning as L
 
 from lrl.checkpoints.files import CheckpointError, read_checkpoint
 from lrl.checkpoints.runs import resolve_checkpoint
+from lrl.testing.leftovers import named_segments, segments_since
 from lrl.types import ConfigError
 
 Target = Literal["learner", "group"]
@@ -159,7 +160,7 @@ def _end_run(
 ) -> None:
     file, config = folder / "phase", folder / "config.yaml"
     config.write_text(_CONFIG.format(module=Phases.__module__, file=file, first_save=_FIRST_SAVE))
-    segments = segments_now()
+    segments = named_segments()
     with (folder / "output").open("w") as output:
         process = subprocess.Popen(
             [*_FIT, str(config)], cwd=folder, stdout=output, stderr=output, start_new_session=True,
@@ -173,7 +174,7 @@ def _end_run(
         left = wait_until_gone(process)
         ended.seconds = max(ended.seconds, time.monotonic() - since)
         ended.left += [f"{phase}: process {pid}" for pid in left]
-        ended.left += [f"{phase}: /dev/shm/{name}" for name in sorted(segments_now() - segments)]
+        ended.left += [f"{phase}: /dev/shm/{name}" for name in segments_since(segments)]
     finally:
         end_group(process)
     ended.runs += 1
@@ -274,8 +275,3 @@ def processes_of(group: int) -> list[int]:
             if int(of_group) == group and state not in "ZX":
                 members.append(int(entry.name))
     return members
-
-
-def segments_now() -> set[str]:
-    """Return the names in /dev/shm."""
-    return {path.name for path in Path("/dev/shm").glob("*")}

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmark.chaos.signals import end_group, environment, listen, segments_now, wait_until_gone
+from benchmark.chaos.signals import end_group, environment, listen, wait_until_gone
+from lrl.testing.leftovers import named_segments, segments_since
 
 SECONDS = 5.0
 """How long a start is attacked: all imports, set-up, and actors that start."""
@@ -75,7 +76,7 @@ def end_starts(
 def _end_start(
     folder: Path, arguments: Sequence[str], number: signal.Signals, after: float, ended: Started
 ) -> None:
-    before, output = segments_now(), folder / "output"
+    before, output = named_segments(), folder / "output"
     with output.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "lrl", *arguments], cwd=folder, stdout=file, stderr=file,
@@ -93,7 +94,7 @@ def _end_start(
     finally:
         end_group(process)
     ended.runs += 1
-    left += [f"/dev/shm/{name}" for name in sorted(segments_now() - before)]
+    left += [f"/dev/shm/{name}" for name in segments_since(before)]
     left += [str(path) for path in unused_versions(folder / "runs")]
     said = output.read_text()
     is_told = said.count(f"lrl: stopped by {_WORDS[number]}\n") == 1

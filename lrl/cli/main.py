@@ -260,7 +260,9 @@ def run() -> int:
     """Run the command line; return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM, ..."""
     configure_logging()
     quieten_command_line()
-    set_parsing_settings(docstring_parse_attribute_docstrings=True, **safety.parser_settings())
+    # The sentences about settings are in the sources, which take as long to read as all the rest.
+    explains = any(word == "-h" or "help" in word or "comments" in word for word in sys.argv[1:])
+    set_parsing_settings(docstring_parse_attribute_docstrings=explains, **safety.parser_settings())
     outcome = Outcome()
     try:
         sys.argv[1:] = with_paths(sys.argv[1:])  # in place: ranks are started with the same

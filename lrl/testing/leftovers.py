@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Set
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
@@ -35,7 +36,7 @@ def take_inventory() -> Inventory:
         frozenset((descendants(os.getpid()) | _orphans()) - helpers),
         frozenset(threading.enumerate()),
         frozenset(_descriptors()),
-        frozenset(path.name for path in _SHARED_MEMORY.glob("*")),
+        named_segments(),
     )
 
 
@@ -46,6 +47,26 @@ def left_since(before: Inventory, patience_seconds: float = 5.0) -> list[str]:
         found = _compare(before, take_inventory())
         if not found or time.monotonic() > deadline:
             return found
+        time.sleep(0.02)
+
+
+def named_segments() -> frozenset[str]:
+    """Return the names in /dev/shm, whoever made them."""
+    return frozenset(path.name for path in _SHARED_MEMORY.glob("*"))
+
+
+def segments_since(before: Set[str], patience_seconds: float = 1.0) -> list[str]:
+    """Return names in /dev/shm that are new and used by no process outside this family.
+
+    What is just coming or going gets some time: other programs may do so at any moment.
+    """
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        family = descendants(os.getpid()) | _orphans()
+        new = named_segments() - before
+        found = new - _mapped_elsewhere(new, family) if new else new
+        if not found or time.monotonic() > deadline:
+            return sorted(found)
         time.sleep(0.02)
 
 
@@ -118,7 +139,7 @@ def _descriptors() -> list[tuple[int, str]]:
     return found
 
 
-def _mapped_elsewhere(segments: frozenset[str], family: frozenset[int]) -> set[str]:
+def _mapped_elsewhere(segments: Set[str], family: Set[int]) -> set[str]:
     """Return the segments that a process outside this family uses: they are not this test's."""
     found: set[str] = set()
     for entry in _PROC.glob("[0-9]*"):

@@ -49,6 +49,7 @@ def small(task: str, mode: str) -> list[str]:
         "--trainer.log_every_n_steps", "2",
         "--trainer.limit_train_batches", "3",
         *MODES[mode],
+        "--data.learner_threads", "1",
         "--data.actors.envs_per_actor", "2",
         "--data.replay.batch_size", "8",
         "--data.replay.capacity", "400",

@@ -169,10 +169,6 @@ def shared_blocks() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:lrl")
 
 
-def named_segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
-
-
 def actor_processes() -> list[Any]:
     children = multiprocessing.active_children()
     return [child for child in children if child.name.startswith("lrl-actor")]

@@ -241,6 +241,7 @@ class Killer(threading.Thread):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_a_minute_of_kills_corrupts_nothing_and_stalls_nobody(tmp_path, received):
     """A server every 5 s, an actor every 3 s; a row is whole or it is not there."""

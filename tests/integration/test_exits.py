@@ -20,7 +20,6 @@ from helpers.training_runs import (
     background,
     environment_for_subprocess,
     make_run,
-    named_segments,
     process_group,
     quiet,
     shared_blocks,
@@ -29,6 +28,7 @@ from helpers.training_runs import (
 )
 
 from lrl import ActorLearnerCallback
+from lrl.testing.leftovers import named_segments, segments_since
 
 pytestmark = quiet
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -125,9 +125,9 @@ def start_script(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def assert_gone(process: subprocess.Popen[str], segments: set[str]) -> None:
+def assert_gone(process: subprocess.Popen[str], segments: frozenset[str]) -> None:
     wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5.0)
-    assert named_segments() <= segments
+    assert segments_since(segments) == []
 
 
 @pytest.mark.timeout(120)

@@ -27,7 +27,7 @@ from lrl import ActorLearnerCallback
 from lrl.inference.config import InferenceConfig
 from lrl.learner.agent import load_agent
 from lrl.processes.shared_memory import SharedBlock
-from lrl.testing.leftovers import take_inventory
+from lrl.testing.leftovers import named_segments, segments_since, take_inventory
 from lrl.types import ConfigError
 
 pytestmark = [*quiet, *quiet_commands]
@@ -210,7 +210,7 @@ def test_nothing_listens_on_a_network_and_shared_memory_has_no_name(tmp_path, se
         seen["files"] += listening_files(inodes)
         seen["memory"] += [path.name for path in Path("/dev/shm").glob("lrl*")]
 
-    before = sorted(path.name for path in Path("/dev/shm").iterdir())
+    before = named_segments()
     run = make_run(
         tmp_path,
         AfterEachStep(look),
@@ -223,7 +223,7 @@ def test_nothing_listens_on_a_network_and_shared_memory_has_no_name(tmp_path, se
     # multiprocessing's fork server waits for its parent, in a folder that is the user's alone.
     for path in {name for name in seen["files"] if name}:
         assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
-    assert sorted(path.name for path in Path("/dev/shm").iterdir()) == before
+    assert segments_since(before) == []
 
 
 def test_shared_memory_is_the_users_alone():

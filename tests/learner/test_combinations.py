@@ -62,14 +62,20 @@ class Combination(NamedTuple):
 ALL = [Combination(*each) for each in itertools.product(HEADS, RULES, (False, True), (False, True))]
 # Each row draws levels of its own in the implicit head.
 DETERMINISTIC = [combination for combination in ALL if combination.head is not ImplicitQuantileHead]
-# Compiling is slow: these have every head, rule and switch; the others are slow tests.
+# Compiling is slow: these have every head, rule and switch.
 SOME = [
     Combination(ScalarHead, DoubleBootstrap, dueling=True, noisy=True),
     Combination(CategoricalHead, DoubleBootstrap, dueling=True, noisy=True),
     Combination(QuantileHead, MaxBootstrap, dueling=False, noisy=False),
     Combination(ImplicitQuantileHead, MunchausenBootstrap, dueling=True, noisy=True),
 ]
-ALL_COMPILED = [pytest.param(c, marks=() if c in SOME else pytest.mark.slow) for c in ALL]
+# With the slow ones, every head meets both switches in all ways, and each rule.
+MORE = [
+    Combination(head, RULES[(first + index) % 3], *switches)
+    for first, head in enumerate(HEADS)
+    for index, switches in enumerate(itertools.product((False, True), repeat=2))
+]
+COMPILED = [*SOME, *(pytest.param(c, marks=pytest.mark.slow) for c in MORE if c not in SOME)]
 every_combination = pytest.mark.parametrize("combination", ALL, ids=str)
 every_max_combination = pytest.mark.parametrize(
     "combination", [each for each in ALL if each.rule is MaxBootstrap], ids=str
@@ -224,7 +230,7 @@ def test_an_actor_has_the_same_values_as_the_learner(combination: Combination, t
     assert torch.equal(noisy, q) != combination.noisy
 
 
-@pytest.mark.parametrize("combination", ALL_COMPILED, ids=str)
+@pytest.mark.parametrize("combination", COMPILED, ids=str)
 def test_compiled_and_eager_steps_are_equal(
     combination: Combination, tiny_spec: EnvSpec, monkeypatch: pytest.MonkeyPatch
 ):

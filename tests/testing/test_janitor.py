@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lrl.testing import left_since, take_inventory
+from lrl.testing.leftovers import named_segments, segments_since
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev/shm")
 
@@ -88,3 +89,37 @@ def test_children_of_the_fork_server_count_but_the_server_does_not():
         process.join()
         process.close()
     assert left_since(before) == []
+
+
+MAPPED = """
+import mmap, os, sys
+if os.fork() == 0:
+    os.setsid()
+    file = open(sys.argv[1], "r+b")
+    memory = mmap.mmap(file.fileno(), 64)
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_segment_that_another_program_uses_is_not_counted_until_it_is_left():
+    before = named_segments()
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as segment:
+        segment.truncate(64)
+        name = Path(segment.name).name
+        assert segments_since(before, patience_seconds=0.0) == [name]
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", MAPPED, segment.name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.wait() == 0
+        assert process.stdout is not None
+        assert process.stdin is not None
+        other = int(process.stdout.readline())  # an orphan in a group of its own
+        assert segments_since(before) == []
+        process.stdin.close()
+        process.stdout.close()
+        while Path(f"/proc/{other}/maps").exists() and Path(f"/proc/{other}/maps").read_text():
+            time.sleep(0.01)
+        assert segments_since(before, patience_seconds=0.0) == [name]
+    assert segments_since(before) == []

@@ -11,6 +11,7 @@ import time
 import pytest
 from helpers.transport_actors import SPEC, Learner, learn_and_die, names_in, note_the_end
 
+from lrl.testing.leftovers import named_segments, segments_since
 from lrl.transport import Channel, ChunkLayout, ChunkQueue
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev/shm")
@@ -152,14 +153,14 @@ def test_closed_queue_ends_its_actors(tmp_path):
 
 @linux
 def test_nothing_is_left_behind():
-    names = set(names_in("/dev/shm"))
+    names = named_segments()
 
     def run(incarnations: int) -> int:
         learner = Learner()
         for incarnation in range(incarnations):
             learner.start(0, incarnation, rows_per_put=64)
             learner.take()
-            assert set(names_in("/dev/shm")) <= names
+            assert segments_since(names) == []
             learner.processes[0].kill()
             learner.processes[0].join()
             learner.processes[0].close()

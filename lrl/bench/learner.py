@@ -28,7 +28,7 @@ from lrl import DQN
 from lrl.bench import bare
 from lrl.bench.arguments import count, duration, output, threads
 from lrl.bench.measure import Measurement, by_turns, compared, table, write
-from lrl.learner.updater import Updater
+from lrl.learner.updater import CompiledUpdater
 from lrl.networks import (
     CategoricalHead,
     ImplicitQuantileHead,
@@ -195,7 +195,7 @@ def make_module(workload: Workload, side: Side) -> DQN:
         env_spec=workload.spec,
     )
     if side.compiled:
-        module.updater = Updater(module, compiles=True)
+        module.updater = CompiledUpdater(module)
     return module
 
 

@@ -7,7 +7,6 @@ ratios of neighbouring rounds.
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from lrl.checkpoints.stamp import processor_name
+from lrl.preflight.cores import available_cores
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def machine() -> dict[str, Any]:
     """Return what the figures depend on beside the code."""
     return {
         "processor": processor_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cores": available_cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,

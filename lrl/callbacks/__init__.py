@@ -5,11 +5,12 @@ from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.callbacks.group import CallbackGroup
+from lrl.callbacks.guard import NonFiniteGuard, NonFiniteLossError
 from lrl.callbacks.metrics import ParameterStatistics, Throughput
 from lrl.callbacks.progress import RLProgressBar
 from lrl.callbacks.summary import RunSummary
-from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import PriorityUpdate, WeightSync
+from lrl.video.tensorboard import EpisodeVideo
 
 __all__ = [
     "ActorLearnerCallback",
@@ -18,6 +19,8 @@ __all__ = [
     "CallbackGroup",
     "EpisodeVideo",
     "LastCheckpoint",
+    "NonFiniteGuard",
+    "NonFiniteLossError",
     "ParameterStatistics",
     "PeriodicEvaluation",
     "PriorityUpdate",

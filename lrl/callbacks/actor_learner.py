@@ -12,14 +12,15 @@ from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, FolderClaim, LastCheckpoint
 from lrl.callbacks.evaluation import DEFAULT_EVAL_INTERVAL, PeriodicEvaluation, batches_in
 from lrl.callbacks.group import CallbackGroup
+from lrl.callbacks.guard import NonFiniteGuard
 from lrl.callbacks.metrics import Throughput, let_loggers_fail
 from lrl.callbacks.progress import introduction, replace_defaults
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint, ReplayRestore
 from lrl.callbacks.signals import SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
-from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
 from lrl.types import ConfigError
+from lrl.video.tensorboard import EpisodeVideo
 
 
 class ActorLearnerCallback(CallbackGroup):
@@ -60,6 +61,7 @@ class ActorLearnerCallback(CallbackGroup):
         video_interval_learner_steps: int = 0,
         checkpoint_replay: bool = False,
     ) -> None:
+        self.guard = NonFiniteGuard()
         self.weight_sync = WeightSync(sync_period_learner_steps)
         self.video = EpisodeVideo(video_interval_learner_steps)
         self.throughput = Throughput(self.weight_sync, self.video)
@@ -84,6 +86,7 @@ class ActorLearnerCallback(CallbackGroup):
         parts = (
             SigtermWatch(),  # before what a second signal must not disturb
             ReplayRestore(),  # before what counts
+            self.guard,
             PriorityUpdate(),
             self.weight_sync,
             self.throughput,

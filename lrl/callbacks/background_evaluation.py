@@ -18,7 +18,7 @@ from lrl.checkpoints.files import SaveError, temporary_beside
 from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.datamodule import datamodule_of
 from lrl.networks.q_network import vector_size
-from lrl.preflight.callbacks import EvaluatesInBackground, Monitors, parts_of
+from lrl.preflight.callbacks import EvaluatesInBackground
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -56,19 +56,11 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
         self._is_awaiting = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Turn Lightning's validation off; refuse what waits for it."""
+        """Turn Lightning's validation off."""
         if stage != "fit":
             return
         self._replace(trainer, limit_val_batches=0)
         self._candidate = temporary_beside(checkpoint_folder(trainer) / "candidate.ckpt")
-        for callback in parts_of(trainer, Monitors):
-            monitor = callback.monitor or ""
-            if callback is not self.best and monitor.startswith("eval/"):
-                raise ConfigError(
-                    f"{type(callback).__name__} monitors {monitor}, which evaluation in the "
-                    "background does not hand to Lightning: set evaluation to 'inline', or leave "
-                    "the callback out"
-                )
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the evaluator, with what a resumed run may have left out."""

@@ -8,13 +8,13 @@ import lightning as L
 from typing_extensions import override
 
 from lrl.callbacks.metrics import log_metrics
-from lrl.preflight.callbacks import IsPeriodic
+from lrl.preflight.callbacks import Evaluates
 from lrl.types import ConfigError
 
 DEFAULT_EVAL_INTERVAL = 500
 
 
-class PeriodicEvaluation(L.Callback, IsPeriodic):
+class PeriodicEvaluation(L.Callback, Evaluates):
     """Run Lightning's validation loop every so many learner steps.
 
     Args:
@@ -36,11 +36,7 @@ class PeriodicEvaluation(L.Callback, IsPeriodic):
         return "actor_learner.eval_interval_learner_steps", self.interval_learner_steps
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Set the Trainer's schedule; an untrained network plays no sanity episodes.
-
-        Raises:
-            ConfigError: The Trainer was given a schedule of its own.
-        """
+        """Set the Trainer's schedule; an untrained network plays no sanity episodes."""
         if stage != "fit":
             return
         if self.interval_learner_steps == 0:
@@ -83,28 +79,10 @@ class PeriodicEvaluation(L.Callback, IsPeriodic):
             log_metrics(trainer, metrics)
 
     def _replace(self, trainer: L.Trainer, **settings: Any) -> None:
-        self._refuse_idle(trainer, limits="limit_val_batches" in settings)
         settings["num_sanity_val_steps"] = 0
         self._replaced = {name: getattr(trainer, name) for name in settings}
         for name, value in settings.items():
             setattr(trainer, name, value)
-
-    def _refuse_idle(self, trainer: L.Trainer, *, limits: bool) -> None:
-        """Refuse settings of Lightning's validation that would do nothing here."""
-        schedule = "evaluations come when actor_learner.eval_interval_learner_steps says: set that"
-        refused: list[tuple[str, tuple[float, ...], str]] = [
-            ("val_check_interval", (1.0,), schedule),
-            ("check_val_every_n_epoch", (1,), schedule),
-            ("num_sanity_val_steps", (0, 2), "an untrained network plays no episodes"),
-        ]
-        if limits and not getattr(trainer, "fast_dev_run", False):
-            ones = (0, 1.0) if self.interval_learner_steps == 0 else (1.0,)
-            refused.append(("limit_val_batches", ones, "Lightning's validation loop does not run"))
-        for name, allowed, why in refused:
-            if getattr(trainer, name) not in allowed:
-                raise ConfigError(
-                    f"trainer.{name} is {getattr(trainer, name)}, but {why}; leave this out"
-                )
 
 
 def batches_in(trainer: L.Trainer, pl_module: L.LightningModule, learner_steps: int) -> int:

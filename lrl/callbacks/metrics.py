@@ -18,13 +18,13 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from lrl.callbacks.video import EpisodeVideo
 from lrl.callbacks.weight_sync import WeightSync
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.rollout_statistics import mean
 from lrl.preflight.ranks import sum_of_ranks
 from lrl.preflight.settings import is_logging_step
+from lrl.video.tensorboard import EpisodeVideo
 
 _log = logging.getLogger(__name__)
 

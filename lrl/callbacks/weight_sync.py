@@ -11,9 +11,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
-from lrl.learner.dqn import DQN
-from lrl.preflight.callbacks import IsPeriodic, SyncsWeights, UpdatesPriorities
-from lrl.preflight.settings import refuse_synchronous
+from lrl.preflight.callbacks import (
+    GuardsLosses,
+    IsPeriodic,
+    SyncsWeights,
+    UpdatesPriorities,
+    parts_of,
+)
 from lrl.replay.device_copies import HostCopy
 from lrl.types import ConfigError
 
@@ -30,6 +34,8 @@ class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
         period_learner_steps: Learner steps between two versions; without actors in the background
             (synchronous mode) it has to be left out, since acting takes the network itself.
     """
+
+    default_period = DEFAULT_SYNC_PERIOD
 
     def __init__(self, period_learner_steps: int = DEFAULT_SYNC_PERIOD) -> None:
         if period_learner_steps < 1:
@@ -52,12 +58,9 @@ class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
         return "actor_learner.sync_period_learner_steps", self.period_learner_steps
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Refuse a period where there is nobody to give weights to."""
-        if stage != "fit":
-            return
-        self._has_actors = datamodule_of(trainer).actors.num_actors > 0
-        if not self._has_actors and self.asked_period != DEFAULT_SYNC_PERIOD:
-            refuse_synchronous("sync_period_learner_steps", self.asked_period)
+        """Find out whether there is anybody to give weights to."""
+        if stage == "fit":
+            self._has_actors = datamodule_of(trainer).actors.num_actors > 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note the version that actors start with."""
@@ -90,12 +93,14 @@ class PriorityUpdate(L.Callback, UpdatesPriorities):
 
     def __init__(self) -> None:
         self._coming: deque[tuple[Tensor, HostCopy]] = deque()
+        self._guards: tuple[GuardsLosses, ...] = ()
         self.lag_batches = 0
-        """Of those of a learner on a CPU, for tests."""
+        """Batches by which the priorities of a learner on a CPU come late, for tests."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget what came too late in another run."""
         self._coming.clear()
+        self._guards = tuple(parts_of(trainer, GuardsLosses))
 
     def on_train_batch_end(
         self,
@@ -117,8 +122,9 @@ class PriorityUpdate(L.Callback, UpdatesPriorities):
         lag = self.lag_batches
         if outputs["priorities"].is_cuda:
             lag = _LAG_STEPS * trainer.accumulate_grad_batches
-        elif isinstance(pl_module, DQN):
-            pl_module.finite.settle()  # it has more to say of a NaN than the sampler
+        else:
+            for guard in self._guards:  # it has more to say of a NaN than the sampler
+                guard.check_pending(trainer.global_step + 1)
         self._coming.append((outputs["keys"], HostCopy.of(outputs["priorities"])))
         while len(self._coming) > lag:
             keys, priorities = self._coming.popleft()

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
+from lrl.callbacks.guard import NonFiniteLossError
 from lrl.callbacks.metrics import log_configuration
 from lrl.checkpoints.files import SaveError
 from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
@@ -29,7 +30,6 @@ from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
 from lrl.learner import DQN, ReplayDataModule
-from lrl.learner.finite import NonFiniteLossError
 from lrl.learner.quiet import quieten_command_line
 from lrl.parts import safety
 from lrl.preflight.ranks import default_devices, is_lost_connection

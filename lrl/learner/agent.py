@@ -18,6 +18,7 @@ from lrl.checkpoints.stamp import STAMP_KEY, env_of
 from lrl.envs import EnvConfig
 from lrl.evaluation.episodes import EvaluationConfig
 from lrl.learner.dqn import DQN
+from lrl.parts.devices import usable_device
 from lrl.types import ConfigError
 
 
@@ -108,12 +109,7 @@ def find_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.zeros((), device=name).device
-    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
-        raise ConfigError(
-            f"device is {name!r}, which cannot be used here: {reason(error)}"
-        ) from error
+    return usable_device("device", name)
 
 
 def _build(path: Path, content: Mapping[str, Any], device: torch.device | str) -> Agent:

@@ -18,21 +18,19 @@ from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
 from lrl.checkpoints.stamp import make_stamp
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs, make_spec
-from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig, check_same_spaces
+from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.evaluation.loader import EvaluationLoader
 from lrl.inference.config import InferenceConfig
 from lrl.learner.actor_pools import ActorPool, LocalPool, ProcessPool
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.quiet import quieten
 from lrl.networks import QNetwork
+from lrl.parts.devices import of_this_rank
 from lrl.parts.recipe import blamed_on
-from lrl.preflight.callbacks import check_callbacks, evaluates_in_background, saves_replay
+from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
-from lrl.preflight.devices import check_replay_device, of_this_rank
-from lrl.preflight.machine import check_machine
 from lrl.preflight.ranks import announce_ranks, minimum_of_ranks
-from lrl.preflight.settings import check_inference, check_synchronous
-from lrl.preflight.trainer import check_trainer
+from lrl.preflight.run import BringsExperience, check_evaluation, check_run
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
 from lrl.processes.memory import keep_freed_memory
@@ -49,7 +47,7 @@ from lrl.replay import (
 from lrl.types import Batch, ConfigError, EnvSpec, Rows
 
 
-class ReplayDataModule(L.LightningDataModule):
+class ReplayDataModule(L.LightningDataModule, BringsExperience):
     """Experience for a `DQN`: environments, actors, replay and evaluation episodes.
 
     Each rank owns its actors and its replay. Processes start at the first training batch and stop
@@ -106,6 +104,7 @@ class ReplayDataModule(L.LightningDataModule):
             )
         self.env = env
         self.pool = pool
+        self.has_own_pool, self.has_own_experience = pool is not None, experience is not None
         self._make_experience = experience
         self.actors = actors
         self.inference = inference
@@ -129,10 +128,6 @@ class ReplayDataModule(L.LightningDataModule):
         return self._env_spec
 
     @property
-    def _has_processes(self) -> bool:
-        return self.pool is None and self.actors.num_actors > 0
-
-    @property
     def slot(self) -> ActorSlot:
         """The slot of this rank's first actor."""
         trainer = self._trainer()
@@ -150,7 +145,7 @@ class ReplayDataModule(L.LightningDataModule):
 
         It is the first hook of all: nothing has been written yet.
         """
-        is_alone = not self._has_processes and not evaluates_in_background(self._trainer())
+        is_alone = self.num_processes == 0 and not evaluates_in_background(self._trainer())
         if is_alone or self._trainer().state.fn != "fit":
             return
         check_main_guard()
@@ -162,36 +157,20 @@ class ReplayDataModule(L.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Check the configuration as a whole and build the replay buffer; starts no process."""
-        spec = self.env_spec
-        if self.evaluation_env != self.env:
-            check_same_spaces(spec, make_spec(self.evaluation_env))
-        world_size = self._trainer().world_size
-        if self.evaluation.episodes % world_size or self.evaluation.test_episodes % world_size:
-            raise ConfigError(
-                f"evaluation.episodes {self.evaluation.episodes} and evaluation.test_episodes "
-                f"{self.evaluation.test_episodes} must be multiples of the {world_size} ranks"
-            )
+        check_evaluation(self._trainer(), self)
         if stage != "fit":
             return
-        check_trainer(self._trainer())
-        check_inference(self.inference, self.actors)
-        check_replay_device(self.replay.device, self._trainer().strategy.root_device)
-        check_synchronous(self.actors, self.rate, evaluates_in_background(self._trainer()))
-        self.exploration.check_actors(self.slot.num_actors * world_size)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
-        if self.dataset is None and self.pool is None and self._make_experience is None:
-            ranks = self._trainer().num_devices
-            check_machine(spec, self.actors, self.inference, self.replay, sampler, ranks)
-        num_actors = self.actors.num_actors if self._has_processes else 0
-        check_callbacks(self._trainer(), num_actors, isinstance(sampler, TrackingSampler))
-        busy = num_actors + self.inference.busy_threads
+        settings = getattr(self._trainer().lightning_module, "hparams", {})
+        check_run(self._trainer(), settings, self, sampler)
+        busy = self.num_processes + self.inference.busy_threads
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         self.threads = torch.get_num_threads()
         keep_freed_memory()
         if self.dataset is None:
-            self.dataset = self._build_dataset(spec, sampler)
+            self.dataset = self._build_dataset(self.env_spec, sampler)
         if self._trainer().is_global_zero:
             announce_ranks(self._trainer(), self.dataset.experience.batch_size)
 
@@ -201,18 +180,11 @@ class ReplayDataModule(L.LightningDataModule):
         if self.pool is not None:
             streams = self.pool.num_streams
         insert_size = self.actors.envs_per_actor if synchronous else self.actors.chunk_rows
-        if synchronous and self.rate.samples_per_insert is None:
-            raise ConfigError(
-                "rate.samples_per_insert is null (free running) but actors.num_actors is 0: "
-                "without background actors the ratio decides when to act; set it to a number"
-            )
         if self._make_experience is None:
             experience: Experience = self._replay(spec, streams, sampler)
         else:
             experience = self._make_experience(spec, streams)
         limiter = RateLimiter(self.rate, experience.batch_size, insert_size)
-        if self._make_experience is None:
-            limiter.check(self.replay.capacity)
         return ReplayDataset(
             experience,
             limiter,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -19,16 +18,18 @@ from lrl.checkpoints.stamp import STAMP_KEY, other_protocol
 from lrl.evaluation.episodes import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap, NextValues
-from lrl.learner.finite import FiniteGuard, cheap_norm
-from lrl.learner.updater import Losses, Updater, check_compiler
+from lrl.learner.updater import CompiledUpdater, EagerUpdater, Losses, Updater
 from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
 from lrl.parts.recipe import Recipe, blamed_on
-from lrl.preflight.settings import check_agent_numbers, is_logging_step
-from lrl.preflight.updates import NOT_CALLED, check_updates_per_step
+from lrl.preflight.callbacks import GuardsLosses, parts_of
+from lrl.preflight.run import BringsExperience, check_run
+from lrl.preflight.settings import is_logging_step
 from lrl.types import Batch, ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)
 
+_NOT_CALLED = ("training_step", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step")
+"""Methods that are not called where a training step makes several updates."""
 _DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
 
 
@@ -80,12 +81,11 @@ class DQN(L.LightningModule):
         env_spec: EnvSpec | None = None,
     ) -> None:
         super().__init__()
-        check_agent_numbers(
-            target_update_period_learner_steps,
-            target_update_tau,
-            gradient_clip_norm,
-            updates_per_step,
-        )
+        self.target_update_period_learner_steps = target_update_period_learner_steps
+        self.target_update_tau = target_update_tau
+        self.gradient_clip_norm = gradient_clip_norm
+        self.updates_per_step = updates_per_step
+        self._check_settings()
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
@@ -95,15 +95,11 @@ class DQN(L.LightningModule):
         bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap", BootstrapRule)
         with blamed_on("model.bootstrap"):
             self.bootstrap: BootstrapRule = bootstrap_recipe()
-        self.target_update_period_learner_steps = target_update_period_learner_steps
-        self.target_update_tau = target_update_tau
-        self.gradient_clip_norm = gradient_clip_norm
-        self.updates_per_step = updates_per_step
-        self.updater = Updater(self)
+        self.updater: Updater = EagerUpdater(self)
         self.automatic_optimization = updates_per_step == 1
         self.env_spec = EnvSpec.of(env_spec) if isinstance(env_spec, Mapping) else env_spec
         self.statistics: dict[str, Tensor] = {}
-        self.finite = FiniteGuard()
+        self._guards: Sequence[GuardsLosses] = ()
         self.save_hyperparameters(
             {
                 "encoder": self.encoder_recipe.as_dict(),
@@ -122,6 +118,34 @@ class DQN(L.LightningModule):
         )
         if self.env_spec is not None:
             self.configure_model()
+
+    def _check_settings(self) -> None:
+        if self.target_update_period_learner_steps < 1:
+            raise ConfigError(
+                "model.target_update_period_learner_steps must be at least 1, got "
+                f"{self.target_update_period_learner_steps}"
+            )
+        if not 0.0 < self.target_update_tau <= 1.0:
+            raise ConfigError(
+                "model.target_update_tau must be above 0 and at most 1, got "
+                f"{self.target_update_tau}"
+            )
+        norm, updates = self.gradient_clip_norm, self.updates_per_step
+        is_number = isinstance(norm, (int, float)) and not isinstance(norm, bool)
+        if norm is not None and not (is_number and 0 < norm < float("inf")):
+            raise ConfigError(
+                f"model.gradient_clip_norm must be a number above 0, got {norm!r}; null clips "
+                "nothing"
+            )
+        if updates < 1:
+            raise ConfigError(f"model.updates_per_step must be at least 1, got {updates}")
+        for method in _NOT_CALLED if updates > 1 else ():
+            if is_overridden(method, self, DQN):
+                raise ConfigError(
+                    f"model.updates_per_step is {updates}, but {type(self).__name__} has a "
+                    f"{method} of its own, which would not be called: set it to 1, or override "
+                    "compute_loss only"
+                )
 
     @property
     def network_recipe(self) -> NetworkRecipe:
@@ -166,28 +190,20 @@ class DQN(L.LightningModule):
         }
 
     def on_fit_start(self) -> None:
-        """Find the run's folder, in which a batch lands whose loss is not finite; compile."""
-        own = [name for name in NOT_CALLED if is_overridden(name, self, DQN)]
-        check_updates_per_step(self.updates_per_step, self.trainer, type(self).__name__, own)
-        if self.gradient_clip_norm is not None and self.trainer.gradient_clip_val:
-            raise ConfigError(
-                f"model.gradient_clip_norm is {self.gradient_clip_norm} and trainer."
-                f"gradient_clip_val {self.trainer.gradient_clip_val}: leave one of them out"
-            )
-        compiles = self.hparams["compile_loss"]
-        if compiles:
-            check_compiler(self.device)
-        self.updater = Updater(self, compiles)
-        self.finite.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir)
-        self.finite.rank = self.trainer.global_rank
+        """Choose the updater, and find who guards the run; have it checked if no data did."""
+        if not isinstance(getattr(self.trainer, "datamodule", None), BringsExperience):
+            check_run(self.trainer, self.hparams)
+        self.updater = (CompiledUpdater if self.hparams["compile_loss"] else EagerUpdater)(self)
+        self._guards = tuple(parts_of(self.trainer, GuardsLosses))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was compiled, which cannot be pickled."""
-        return {**super().__getstate__(), "updater": Updater(self)}
+        """Leave out what was compiled, which cannot be pickled, and what is the Trainer's."""
+        return {**super().__getstate__(), "updater": EagerUpdater(self), "_guards": ()}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse weights that are not finite; add the stamp, if a `ReplayDataModule` knows it."""
-        self.finite.check_weights(self.online, checkpoint["global_step"])
+        """Have the weights looked at; add the stamp, if a `ReplayDataModule` knows it."""
+        for guard in self._guards:
+            guard.check_weights(self.online, checkpoint["global_step"])
         stamp = getattr(getattr(self._trainer, "datamodule", None), "stamp", None)
         if stamp is not None:
             checkpoint[STAMP_KEY] = stamp()
@@ -238,9 +254,9 @@ class DQN(L.LightningModule):
         return Losses((batch.weights * td.loss).mean(), td)  # importance weights act here only
 
     def look_at(self, batch: Batch, losses: Losses) -> None:
-        """Remember a loss until the gradients have been looked at, too; measure if it is logged."""
-        if self._trainer is not None:  # else nobody would look at it
-            self.finite.note(batch, losses.td.loss, losses.loss)
+        """Show a loss to the guards of the run; measure if it is logged."""
+        for guard in self._guards:
+            guard.remember(batch, losses.td.loss, losses.loss)
         if self._is_logging_step():
             self.statistics = batch_statistics(batch, self.online, losses)
 
@@ -268,9 +284,9 @@ class DQN(L.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip to `gradient_clip_norm`, or as the Trainer says; stop if a norm is not finite.
+        """Clip to `gradient_clip_norm`, or as the Trainer says, once guards saw the gradients.
 
-        Lightning's own clipping refuses fused optimizers under bf16; the norm is needed anyway.
+        Lightning's own clipping refuses fused optimizers under bf16.
         """
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -280,11 +296,13 @@ class DQN(L.LightningModule):
             gradient_clip_val, gradient_clip_algorithm = self.gradient_clip_norm, "norm"
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
-        needs_norm = gradient_clip_val or self._is_logging_step()
-        norm: Any = (nn.utils.get_total_norm if needs_norm else cheap_norm)(gradients)
+        norm: Any = None
+        if gradient_clip_val or self._is_logging_step():
+            norm = nn.utils.get_total_norm(gradients)
         if self._is_logging_step():
             self.statistics["train/grad_norm"] = norm
-        self.finite.check(self.trainer.global_step + 1, None if scaler is not None else norm)
+        for guard in self._guards:
+            guard.check(self.trainer.global_step + 1, gradients, norm)
         if gradient_clip_val and gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(parameters, gradient_clip_val)
         elif gradient_clip_val:
@@ -313,14 +331,7 @@ class DQN(L.LightningModule):
                 target.lerp_(online, self.target_update_tau)
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
-        """Log the returns and lengths that the evaluation loader brings."""
-        self._log_evaluation(batch)
-
-    def test_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
-        """Log the returns and lengths that the evaluation loader brings."""
-        self._log_evaluation(batch)
-
-    def _log_evaluation(self, batch: Mapping[str, Tensor]) -> None:
+        """Log the returns and lengths that the evaluation loader brings, in `lrl test`, too."""
         names = ("return", "length", "timed_out")
         arrays = [torch.as_tensor(self.all_gather(batch[n])).reshape(-1).cpu() for n in names]
         self.evaluated = Episodes(*(array.numpy() for array in arrays))
@@ -328,6 +339,8 @@ class DQN(L.LightningModule):
         statistics = {name: torch.tensor(v, dtype=torch.float64) for name, v in metrics.items()}
         # The callback writes the loggers' rows: Lightning's own x-axis counts batches.
         self.log_dict(statistics, logger=self.trainer.state.fn != "fit", batch_size=1)
+
+    test_step = validation_step
 
     def _is_logging_step(self) -> bool:
         trainer = self._trainer  # None where a user calls training_step by hand

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lrl.learner.bootstrap import BootstrapRule, NextValues, ask_target
 from lrl.networks import QNetwork, onednn_products
 from lrl.networks.heads import TDLoss
-from lrl.types import Batch, ConfigError
+from lrl.types import Batch
 
 _ROWS_ASKED_AT_ONCE = 512  # on a CPU, twice as many of Atari's take longer for each
-_COMPILERS = {"darwin": "clang++", "win32": "cl"}  # those that torch looks for
 
 
 class Losses(NamedTuple):
@@ -71,18 +67,32 @@ class Agent(Protocol):
         ...
 
 
-class Updater:
+class Updater(Protocol):
+    """Turns batches into losses and learner steps; whatever it speeds up, the agent stays as it is.
+
+    `EagerUpdater` and `CompiledUpdater` are two. One that replays learner steps as a CUDA graph
+    would be a third: `Updated` holds tensors of the device, which are read when they have arrived.
+    """
+
+    def losses(self, batch: Batch) -> Losses:
+        """Return the loss of a batch, which somebody else optimises."""
+        ...
+
+    def __call__(self, batches: Sequence[Batch]) -> Updated:
+        """Make one learner step with each batch, in turn."""
+        ...
+
+
+class EagerUpdater:
     """Asks the target network, computes losses and, for several updates a step, optimises them.
 
     Args:
         agent: The module.
-        compiles: Whether its loss and the question to the target network are compiled, at the
-            first call, which takes half a minute.
     """
 
-    def __init__(self, agent: Agent, compiles: bool = False) -> None:
+    def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._compiled = torch.compile(self._ask_and_compute) if compiles else None
+        self._compute: Callable[[Batch, NextValues | None], Losses] = self._ask_and_compute
 
     def losses(self, batch: Batch, next_values: NextValues | None = None) -> Losses:
         """Return the loss of a batch.
@@ -94,7 +104,7 @@ class Updater:
         self._agent.online.sample_noise()
         self._agent.target.sample_noise()
         with onednn_products():
-            losses = (self._compiled or self._ask_and_compute)(batch, next_values)
+            losses = self._compute(batch, next_values)
         if not isinstance(losses, Losses):
             raise TypeError(
                 f"compute_loss must return Losses(loss, td), got {type(losses).__name__}: change "
@@ -122,11 +132,11 @@ class Updater:
     def _next_values(self, batches: Sequence[Batch]) -> Iterator[NextValues | None]:
         """Ask the target network for as many batches at once as come before it moves.
 
-        Asked for many rows it takes less time for each. None leaves the question to the loss: it is
-        part of what was compiled, and noise is new for every batch.
+        Asked for many rows it takes less time for each. None leaves the question to the loss, since
+        noise is new for every batch.
         """
         agent, first = self._agent, 0
-        if self._compiled is not None or agent.target.is_noisy:
+        if agent.target.is_noisy:
             yield from [None] * len(batches)
             return
         most = max(1, _ROWS_ASKED_AT_ONCE // len(batches[0].action))
@@ -137,27 +147,17 @@ class Updater:
             first += len(group)
 
 
-def check_compiler(device: torch.device) -> None:
-    """Check that a loss can be compiled on a device.
+class CompiledUpdater(EagerUpdater):
+    """Compiles the loss with the question to the target network, at the first call: half a minute.
 
-    Raises:
-        ConfigError: There is no compiler for a learner on a CPU.
+    Args:
+        agent: The module.
     """
-    compiler = os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
-    if device.type == "cpu" and (fault := _fault_of(compiler)):
-        raise ConfigError(
-            f"model.compile_loss is true, but {fault}: install one, name another in the "
-            "environment variable CXX, or set compile_loss to false"
-        )
 
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._compute = torch.compile(self._ask_and_compute)
 
-def _fault_of(compiler: str) -> str | None:
-    if not shutil.which(compiler):
-        return f"there is no C++ compiler {compiler}"
-    if sys.platform == "win32":  # whose compiler knows no --version
-        return None
-    try:
-        subprocess.run([compiler, "--version"], capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return f"the C++ compiler {compiler} does not work (`{compiler} --version` fails)"
-    return None
+    @override
+    def _next_values(self, batches: Sequence[Batch]) -> Iterator[None]:
+        return iter([None] * len(batches))  # the question is part of what was compiled

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import lightning as L
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
 
-from lrl.types import ConfigError
+from lrl.types import Batch, ConfigError
+
+_log = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind")
 
@@ -23,6 +28,11 @@ class HasParts:
 class SyncsWeights:
     """Carries the learner's weights to the actors."""
 
+    asked_period: int = 0
+    """Learner steps between two versions that were asked for."""
+    default_period: int = 0
+    """How many they are if nobody asks."""
+
 
 class UpdatesPriorities:
     """Hands the learner's priorities to the sampler."""
@@ -31,11 +41,37 @@ class UpdatesPriorities:
 class EvaluatesInBackground:
     """Has a process that plays evaluation episodes."""
 
+    best: Any = None
+    """The callback that gets the scores, though Lightning does not."""
+
 
 class SavesReplay:
     """Saves the replay with checkpoints, if it is enabled."""
 
     enabled: bool
+
+
+class GuardsLosses(ABC):
+    """Ends a run whose losses, gradients or weights are not finite; a `DQN` shows them to it."""
+
+    @abstractmethod
+    def remember(self, batch: Batch, row_loss: Tensor, loss: Tensor) -> None:
+        """Remember a batch until `check`, with the loss of each row, `[batch]`, and its own."""
+
+    @abstractmethod
+    def check(self, learner_step: int, gradients: Sequence[Tensor], norm: Tensor | None) -> None:
+        """Look at what was remembered, and at the gradients, before this learner step is made.
+
+        Their norm is None where nobody else needed it.
+        """
+
+    @abstractmethod
+    def check_pending(self, learner_step: int) -> None:
+        """Look at all that was not looked at yet; waits for a GPU."""
+
+    @abstractmethod
+    def check_weights(self, network: nn.Module, learner_step: int) -> None:
+        """Look at weights that are to be saved: a step with finite gradients may ruin them."""
 
 
 class IsPeriodic(ABC):
@@ -45,6 +81,10 @@ class IsPeriodic(ABC):
     @abstractmethod
     def period(self) -> tuple[str, int]:
         """The setting that says how many, and how many: 0 for never."""
+
+
+class Evaluates(IsPeriodic):
+    """Says when evaluations come, in place of the Trainer."""
 
 
 @runtime_checkable
@@ -82,17 +122,26 @@ def saves_replay(trainer: L.Trainer) -> bool:
     return any(part.enabled for part in parts_of(trainer, SavesReplay))
 
 
-def periods_of(trainer: L.Trainer) -> list[tuple[str, int]]:
-    """Return what is due every so many learner steps: by which setting, and how many (0: never)."""
+def periods_of(trainer: L.Trainer, *, has_actors: bool) -> list[tuple[str, int]]:
+    """Return what is due every so many learner steps: by which setting, and how many (0: never).
+
+    Args:
+        trainer: Has the callbacks.
+        has_actors: Whether anybody takes weights.
+    """
     lightnings = [
         (f"{type(part).__name__}.every_n_train_steps", part._every_n_train_steps)
         for part in parts_of(trainer, ModelCheckpoint)  # which has no public name for it
     ]
-    return [*(part.period for part in parts_of(trainer, IsPeriodic)), *lightnings]
+    parts = parts_of(trainer, IsPeriodic)
+    due = [part.period for part in parts if has_actors or not isinstance(part, SyncsWeights)]
+    return [*due, *lightnings]
 
 
 def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
     """Check that something carries weights to the actors and priorities to the sampler.
+
+    A run where nobody looks at losses and gradients is warned of it.
 
     Raises:
         ConfigError: One of them is wanted, and no callback does it.
@@ -108,4 +157,10 @@ def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool)
             "replay.sampler needs priorities but no callback hands them on, so all rows would keep "
             "the one they start with: add ActorLearnerCallback() or PriorityUpdate() to the "
             "Trainer's callbacks, or set replay.sampler to UniformSampler"
+        )
+    if not any(parts_of(trainer, GuardsLosses)):
+        rank_zero_only(_log.warning)(
+            "no callback looks at losses and gradients, so a run that diverges goes on, and saves "
+            "weights that are NaN: add ActorLearnerCallback() or NonFiniteGuard() to the Trainer's "
+            "callbacks"
         )

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from lrl.actors.config import ActorConfig
 from lrl.inference.config import InferenceConfig
 from lrl.inference.requests import RequestLayout
+from lrl.preflight.cores import available_cores
 from lrl.processes.memory import available_bytes, format_bytes
-from lrl.replay import ReplayBuffer, ReplayConfig, Sampler
+from lrl.replay import ReplayConfig, Sampler
+from lrl.replay.buffer import check_memory
 from lrl.transport import ChunkLayout
 from lrl.types import ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)
+
+_COMPILERS = {"darwin": "clang++", "win32": "cl"}  # those that torch looks for
 
 DESCRIPTORS_PER_ACTOR = 8
 """Open files in the learner for each actor: a ring, pipes, a sentinel. A test counts them."""
@@ -35,7 +42,7 @@ def check_machine(
     sampler: Sampler,
     ranks: int = 1,
 ) -> None:
-    """Check memory and open files, and warn of too few cores.
+    """Check that memory and open files suffice, and warn of too few cores.
 
     Args:
         spec: The environment.
@@ -81,19 +88,10 @@ def _check_memory(
             f"shared memory, but {format_bytes(share)} are available: lower it, or "
             f"actors.chunk_rows {actors.chunk_rows} or chunks_per_actor {actors.chunks_per_actor}"
         )
-    if replay.device != "cpu":
-        return
-    if replay.memory_map is not None:  # frames lie in a file
-        spec = dataclasses.replace(spec, observation={})
-    stored = ReplayBuffer.bytes_needed(spec, replay.capacity, streams, sampler)
-    if stored + shared > share:
-        fits = ReplayBuffer.largest_capacity(spec, share - shared, streams, sampler)
-        others = f" beside {format_bytes(shared)} for the actors" if shared else ""
-        each = f" for each of {ranks} ranks" if ranks > 1 else ""
-        raise ConfigError(
-            f"replay.capacity {replay.capacity} needs {format_bytes(stored)}{others}, but "
-            f"{format_bytes(share)} are available{each}: at most {fits} rows fit"
-        )
+    if replay.device == "cpu":
+        whose = f" for each of {ranks} ranks" if ranks > 1 else ""
+        file, rows = replay.memory_map, replay.capacity
+        check_memory(spec, rows, streams, sampler, "cpu", file, share, shared, whose)
 
 
 def descriptors_needed(actors: ActorConfig, inference: InferenceConfig) -> int:
@@ -130,11 +128,57 @@ def _descriptor_limit() -> int | None:
 
 
 def _warn_of_cores(actors: ActorConfig, ranks: int) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    busy = actors.num_actors * ranks
-    if cores and busy > cores:
+    cores, busy = available_cores(), actors.num_actors * ranks
+    if busy > cores:
         rank_zero_only(_log.warning)(
             "%d actors on %d cores take turns: each acts slower, and the learner waits for its "
             "share; actors.num_actors %d with more actors.envs_per_actor does the same work",
             busy, cores, max(1, cores // ranks - 1),
         )  # fmt: skip
+
+
+def check_replay_device(name: str, learner: torch.device) -> None:
+    """Check that batches are made where the learner is, or on the host.
+
+    Args:
+        name: `replay.device`.
+        learner: Where the learner's networks are.
+
+    Raises:
+        ConfigError: It is no device, or of another kind than the learner's.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"replay.device is {name}: {error}; set it to cpu or cuda") from error
+    if device.type not in ("cpu", learner.type):
+        raise ConfigError(
+            f"replay.device is {name}, but the learner is on {learner}, which would wait for every "
+            "batch to come back: set it to cpu, or trainer.accelerator to gpu where there is one"
+        )
+
+
+def check_compiler(device: torch.device) -> None:
+    """Check that a loss can be compiled on a device.
+
+    Raises:
+        ConfigError: There is no compiler for a learner on a CPU.
+    """
+    compiler = os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
+    if device.type == "cpu" and (fault := _fault_of(compiler)):
+        raise ConfigError(
+            f"model.compile_loss is true, but {fault}: install one, name another in the "
+            "environment variable CXX, or set compile_loss to false"
+        )
+
+
+def _fault_of(compiler: str) -> str | None:
+    if not shutil.which(compiler):
+        return f"there is no C++ compiler {compiler}"
+    if sys.platform == "win32":  # whose compiler knows no --version
+        return None
+    try:
+        subprocess.run([compiler, "--version"], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return f"the C++ compiler {compiler} does not work (`{compiler} --version` fails)"
+    return None

@@ -6,11 +6,12 @@ from dataclasses import fields
 from typing import NoReturn
 
 import lightning as L
-import torch
 
 from lrl.actors.config import ActorConfig
 from lrl.inference.config import InferenceConfig
-from lrl.replay import RateLimiterConfig
+from lrl.parts.devices import usable_device
+from lrl.preflight.callbacks import SyncsWeights, parts_of
+from lrl.replay import RateLimiterConfig, ReplayConfig
 from lrl.types import ConfigError
 
 _OF_RINGS = ("chunk_rows", "chunks_per_actor", "start_method")
@@ -24,7 +25,7 @@ def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
 
 
 def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool) -> None:
-    """Check that nothing is set that acts only on actors in the background, if there are none.
+    """Check that nothing is set that would do nothing without actors in the background.
 
     Args:
         actors: Those of the run.
@@ -42,12 +43,28 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
         )
     if actors.num_actors > 0:
         return
+    if rate.samples_per_insert is None:
+        raise ConfigError(
+            "rate.samples_per_insert is null (free running) but actors.num_actors is 0: "
+            "without background actors the ratio decides when to act; set it to a number"
+        )
     idle = _OF_RINGS if has_evaluator else (*_OF_RINGS, *_OF_SUPERVISION)
     for name in idle:
         if (value := getattr(actors, name)) != getattr(ActorConfig, name):
             refuse_synchronous(f"actors.{name}", value)
     if rate.error_buffer is not None:
         refuse_synchronous("rate.error_buffer", rate.error_buffer)
+
+
+def check_weight_period(trainer: L.Trainer, actors: ActorConfig) -> None:
+    """Check that weights have no period without actors in the background, who would take them.
+
+    Raises:
+        ConfigError: They have one.
+    """
+    for sync in parts_of(trainer, SyncsWeights):
+        if actors.num_actors == 0 and sync.asked_period != sync.default_period:
+            refuse_synchronous("sync_period_learner_steps", sync.asked_period)
 
 
 def refuse_synchronous(name: str, value: object) -> NoReturn:
@@ -63,7 +80,7 @@ def refuse_synchronous(name: str, value: object) -> NoReturn:
 
 
 def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
-    """Check that central inference fits the actors and this machine.
+    """Check that inference servers, their batches and devices fit the actors and this machine.
 
     Raises:
         ConfigError: It does not.
@@ -94,47 +111,19 @@ def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
             f"inference.num_threads is {inference.num_threads}, but inference.devices "
             f"{list(inference.devices)} has no cpu, so it would do nothing: leave it out"
         )
-    for device in inference.devices:
-        _check_device(device)
+    for name in inference.devices:
+        if usable_device("inference.devices", name).type == "meta":
+            raise ConfigError(f"inference.devices {name!r} cannot be used here, 'cpu' can")
 
 
-def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-        if device.type == "cuda":  # without opening it in the learner, which keeps what it opens
-            known = (device.index or 0) < torch.cuda.device_count()
-        else:
-            known = torch.empty(1, device=device).cpu() is not None
-        error = f"torch sees {torch.cuda.device_count()} GPUs"
-    except (RuntimeError, NotImplementedError) as exception:
-        known, error = False, str(exception)
-    if not known:
-        raise ConfigError(
-            f"inference.devices: {name!r} cannot be used here ({error}); use 'cpu', 'cuda', or "
-            "'cuda:1' for the second of several"
-        )
-
-
-def check_agent_numbers(
-    period_learner_steps: int, tau: float, clip_norm: float | None, updates_per_step: int
-) -> None:
-    """Check the numbers of the agent: of its target network, gradients and training steps.
+def check_warm_up(rate: RateLimiterConfig, replay: ReplayConfig) -> None:
+    """Check that the environment steps before learning starts fit into the replay.
 
     Raises:
-        ConfigError: One is out of its range.
+        ConfigError: They do not.
     """
-    if period_learner_steps < 1:
+    if rate.min_size_env_steps > replay.capacity:
         raise ConfigError(
-            "model.target_update_period_learner_steps must be at least 1, got "
-            f"{period_learner_steps}"
+            f"rate.min_size_env_steps is {rate.min_size_env_steps}, but the replay keeps only "
+            f"{replay.capacity} rows: set it to at most replay.capacity"
         )
-    is_norm = isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool)
-    if clip_norm is not None and not (is_norm and 0 < clip_norm < float("inf")):
-        raise ConfigError(
-            f"model.gradient_clip_norm must be a number above 0, got {clip_norm!r}; null clips "
-            "nothing"
-        )
-    if updates_per_step < 1:
-        raise ConfigError(f"model.updates_per_step must be at least 1, got {updates_per_step}")
-    if not 0.0 < tau <= 1.0:
-        raise ConfigError(f"model.target_update_tau must be above 0 and at most 1, got {tau}")

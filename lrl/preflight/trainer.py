@@ -13,6 +13,13 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lrl.preflight.callbacks import (
+    Evaluates,
+    EvaluatesInBackground,
+    Monitors,
+    parts_of,
+    periods_of,
+)
 from lrl.preflight.ranks import check_strategy, refuse_strategy
 from lrl.types import ConfigError
 
@@ -26,7 +33,7 @@ _SPLIT_NETWORKS = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
 
 
 def check_trainer(trainer: L.Trainer) -> None:
-    """Check what Lightning takes of a Trainer and lrl cannot, or Lightning does not look at.
+    """Check that the Trainer has no setting that lrl cannot do with, or Lightning never looks at.
 
     Raises:
         ConfigError: There is such a setting.
@@ -65,8 +72,87 @@ def _check_precision(precision: object) -> None:
         )
 
 
+def check_clipping(norm: float | None, trainer: L.Trainer) -> None:
+    """Check that gradients are clipped by the agent or by the Trainer, not by both.
+
+    Raises:
+        ConfigError: Both have a limit.
+    """
+    if norm is not None and trainer.gradient_clip_val:
+        raise ConfigError(
+            f"model.gradient_clip_norm is {norm} and trainer.gradient_clip_val "
+            f"{trainer.gradient_clip_val}: leave one of them out"
+        )
+
+
+def check_updates_per_step(updates: int, trainer: L.Trainer, has_actors: bool = True) -> None:
+    """Check that nothing is due between two updates of one training step.
+
+    Args:
+        updates: `model.updates_per_step`.
+        trainer: The Trainer.
+        has_actors: Whether anybody takes weights, which then are due, too.
+
+    Raises:
+        ConfigError: Something is, or the Trainer's own optimisation would be needed.
+    """
+    if updates == 1:
+        return
+    periods = [
+        ("trainer.max_steps", trainer.max_steps),
+        ("trainer.log_every_n_steps", getattr(trainer, "log_every_n_steps", 0)),
+        *periods_of(trainer, has_actors=has_actors),
+    ]
+    for name, learner_steps in periods:
+        if learner_steps > 0 and learner_steps % updates:
+            raise ConfigError(
+                f"{name} is {learner_steps}, but model.updates_per_step is {updates}, so that "
+                f"training steps end at its multiples only: set it to "
+                f"{-(-learner_steps // updates) * updates}, for example"
+            )
+    if getattr(trainer.precision_plugin, "scaler", None) is not None:
+        raise ConfigError(
+            f"trainer.precision is {trainer.precision}, whose scaling of losses goes with one "
+            f"update per step, but model.updates_per_step is {updates}: set precision to bf16-mixed"
+        )
+
+
+def check_evaluation_schedule(trainer: L.Trainer) -> None:
+    """Check that the Trainer has no schedule of evaluations beside that of lrl's callback.
+
+    Raises:
+        ConfigError: It has one, or a callback waits for scores that Lightning will not have.
+    """
+    for evaluation in parts_of(trainer, Evaluates):
+        name, learner_steps = evaluation.period
+        schedule = f"evaluations come when {name} says: set that"
+        refused: list[tuple[str, tuple[float, ...], str]] = [
+            ("val_check_interval", (1.0,), schedule),
+            ("check_val_every_n_epoch", (1,), schedule),
+            ("num_sanity_val_steps", (0, 2), "an untrained network plays no episodes"),
+        ]
+        is_inline = learner_steps > 0 and not isinstance(evaluation, EvaluatesInBackground)
+        if not is_inline and not getattr(trainer, "fast_dev_run", False):
+            ones = (0, 1.0) if learner_steps == 0 else (1.0,)
+            refused.append(("limit_val_batches", ones, "Lightning's validation loop does not run"))
+        for setting, allowed, why in refused:
+            if getattr(trainer, setting) not in allowed:
+                raise ConfigError(
+                    f"trainer.{setting} is {getattr(trainer, setting)}, but {why}; leave this out"
+                )
+        if not isinstance(evaluation, EvaluatesInBackground):
+            continue
+        for callback in parts_of(trainer, Monitors):
+            if callback is not evaluation.best and (callback.monitor or "").startswith("eval/"):
+                raise ConfigError(
+                    f"{type(callback).__name__} monitors {callback.monitor}, which evaluation in "
+                    "the background does not hand to Lightning: set evaluation to 'inline', or "
+                    "leave the callback out"
+                )
+
+
 def check_ranks(trainer: L.Trainer) -> None:
-    """Check what a rank of the command line would be too late for, or could not do.
+    """Check that ranks of the command line find each other, and are not spawned.
 
     Raises:
         ConfigError: Nobody told several machines how to find each other, so that the first would
@@ -90,7 +176,7 @@ def check_ranks(trainer: L.Trainer) -> None:
 def check_trainer_settings(
     settings: Mapping[str, Any], updates_per_step: int, *, is_fit: bool
 ) -> None:
-    """Check the settings from which the command line is to build a Trainer.
+    """Check that the settings fit from which the command line is to build a Trainer.
 
     Args:
         settings: Of the section `trainer`.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lrl.parts.devices import usable_device
 from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
 from lrl.replay.streams import Streams, keys_without
@@ -85,8 +86,10 @@ class ReplayBuffer:
             _check_gamma(each)
         for each in ends_of(n_step):
             self._check_n_step(round(each))
-        in_memory = replace(spec, observation={}) if memory_map else spec
-        _check_memory(in_memory, capacity, num_streams, device, sampler)
+        is_on_gpu = usable_device("replay.device", device).type == "cuda"
+        available = torch.cuda.mem_get_info(device)[0] if is_on_gpu else available_bytes()
+        beside = None if is_on_gpu else sampler  # which stays on the host
+        check_memory(spec, capacity, num_streams, beside, device, memory_map, available)
         self.env_steps_inserted = 0
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
@@ -295,23 +298,41 @@ def _check_gamma(gamma: float) -> None:
         raise ConfigError(f"replay.gamma is {gamma}, but a discount lies between 0 and 1")
 
 
-def _check_memory(
-    spec: EnvSpec, capacity: int, num_streams: int, device: str, sampler: Sampler | None
+def check_memory(
+    spec: EnvSpec,
+    capacity: int,
+    num_streams: int,
+    sampler: Sampler | None,
+    device: str = "cpu",
+    memory_map: str | None = None,
+    available: int | None = None,
+    reserved: int = 0,
+    whose: str = "",
 ) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"replay.device {device!r} cannot be used, 'cpu' can: {error}") from error
-    if torch.device(device).type == "cuda":
-        available: int | None = torch.cuda.mem_get_info(device)[0]
-        sampler = None  # it stays on the host
-    else:
-        available = available_bytes()
+    """Check that a buffer fits into the memory that is available, as far as that is known.
+
+    Args:
+        spec: The environment.
+        capacity: Rows over all streams.
+        num_streams: Streams that share them.
+        sampler: Counts where it lies in the same memory.
+        device: Device of the rows.
+        memory_map: Folder of frames that are in a file.
+        available: Bytes that are available.
+        reserved: Bytes of them for actors.
+        whose: What to say of the bytes that are available.
+
+    Raises:
+        ConfigError: It does not; the message says how many rows would.
+    """
+    if memory_map is not None:
+        spec = replace(spec, observation={})  # frames cost nothing
     needed = ReplayBuffer.bytes_needed(spec, capacity, num_streams, sampler)
-    if available is None or needed <= available:
+    if available is None or needed + reserved <= available:
         return
-    fits = ReplayBuffer.largest_capacity(spec, available, num_streams, sampler)
+    fits = ReplayBuffer.largest_capacity(spec, available - reserved, num_streams, sampler)
+    beside = f" beside {format_bytes(reserved)} for the actors" if reserved else ""
     raise ConfigError(
-        f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}, but "
-        f"{format_bytes(available)} are available: at most {fits} rows fit"
+        f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}{beside}, but "
+        f"{format_bytes(available)} are available{whose}: at most {fits} rows fit"
     )

@@ -101,18 +101,6 @@ class RateLimiter:
                 f"{insert_size} environment steps need at least {float(least):g}"
             )
 
-    def check(self, capacity: int) -> None:
-        """Check that the warm-up fits into a replay of `capacity` rows.
-
-        Raises:
-            ConfigError: It does not.
-        """
-        if self._config.min_size_env_steps > capacity:
-            raise ConfigError(
-                f"rate.min_size_env_steps is {self._config.min_size_env_steps}, but the replay "
-                f"keeps only {capacity} rows: set it to at most replay.capacity"
-            )
-
     def can_sample(self) -> bool:
         """Tell whether a batch is earned."""
         if self._warm_up_left:

@@ -30,9 +30,9 @@ from torch.utils.tensorboard import SummaryWriter
 from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.summary import actor_table
-from lrl.callbacks.video import EpisodeVideo
 from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
+from lrl.video.tensorboard import EpisodeVideo
 
 pytestmark = quiet
 
@@ -389,7 +389,7 @@ class SlowEvaluation(L.Callback):
 def test_what_stops_training_is_in_no_speed(tmp_path, monkeypatch, what):
     def speeds(seconds: float) -> list[dict[str, float]]:
         clock = Clock()
-        for module in ("callbacks.metrics", "callbacks.video", "learner.dataset"):
+        for module in ("callbacks.metrics", "video.tensorboard", "learner.dataset"):
             monkeypatch.setattr(f"lrl.{module}.time", clock)
 
         def film(self: EpisodeVideo, *_: Any) -> None:

@@ -299,5 +299,5 @@ def test_a_device_is_found_or_refused_with_its_name():
     assert find_device("cpu") == torch.device("cpu")
     assert find_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     for name in ("gpu", "cuda:99"):
-        with pytest.raises(ConfigError, match=f"device is '{name}', which cannot be used here: ."):
+        with pytest.raises(ConfigError, match=f"device '{name}' cannot be used here, 'cpu' can: ."):
             find_device(name)

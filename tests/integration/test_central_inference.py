@@ -121,9 +121,9 @@ def test_actors_hold_no_torch(tmp_path, received):
         ({}, {"num_servers": 3}, r"inference.num_servers 3 is more than the 2 groups"),
         ({}, {"batch_size": 1}, r"inference.batch_size 1 is below the 2 observations"),
         ({}, {"batch_size": 5}, r"inference.batch_size 5 is more than the 4 environments"),
-        ({}, {"devices": ("cuda:99",)}, r"inference.devices: 'cuda:99' cannot be used here"),
-        ({}, {"devices": ("meta",)}, r"inference.devices: 'meta' cannot be used here"),
-        ({}, {"devices": ("nowhere",)}, r"inference.devices: 'nowhere' cannot be used here"),
+        ({}, {"devices": ("cuda:99",)}, r"inference.devices 'cuda:99' cannot be used here"),
+        ({}, {"devices": ("meta",)}, r"inference.devices 'meta' cannot be used here"),
+        ({}, {"devices": ("nowhere",)}, r"inference.devices 'nowhere' cannot be used here"),
     ],
 )
 def test_what_cannot_work_is_refused_at_setup(tmp_path, actors, inference, message):

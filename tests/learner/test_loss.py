@@ -15,7 +15,8 @@ from helpers.training_runs import make_run, quiet
 from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
 from lrl.learner.bootstrap import NextValues
 from lrl.learner.dqn import DQN
-from lrl.learner.updater import Losses, check_compiler
+from lrl.learner.updater import EagerUpdater, Losses
+from lrl.preflight.machine import check_compiler
 from lrl.types import Batch, ConfigError
 
 pytestmark = quiet
@@ -34,15 +35,15 @@ _COMPARED = """
 import os, sys
 import torch
 from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
-from lrl.learner.updater import Updater
+from lrl.learner.updater import CompiledUpdater, EagerUpdater
 from lrl.testing.leftovers import descendants
 
 workload = WORKLOADS[sys.argv[1]]
 module, batch = make_module(workload, Side()), make_batch(workload, seed=0)
 gradients, results = [], []
-for compiles in (False, True):
+for kind in (EagerUpdater, CompiledUpdater):
     module.zero_grad()
-    loss, td = Updater(module, compiles).losses(batch)
+    loss, td = kind(module).losses(batch)
     loss.backward()
     gradients.append([p.grad.clone() for p in module.online.parameters()])
     results.append([loss.detach(), td.priority])
@@ -84,7 +85,8 @@ def test_a_run_learns_by_the_compiled_loss_if_asked_to(tmp_path, monkeypatch, as
     run = make_run(tmp_path, module=agent, max_steps=3).fit()
     assert len(compiled) == (3 if asked else 0)
     assert agent.calls == 3  # a loss of your own is compiled, too
-    assert pickle.loads(pickle.dumps(run.module)).updater._compiled is None  # nobody can pickle it
+    unpickled = pickle.loads(pickle.dumps(run.module))  # nobody can pickle what is compiled
+    assert type(unpickled.updater) is EagerUpdater
 
 
 def test_without_a_compiler_it_says_so(monkeypatch):

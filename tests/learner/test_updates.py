@@ -47,7 +47,7 @@ from lrl.networks import (
     QuantileHead,
     ScalarHead,
 )
-from lrl.preflight.updates import check_updates_per_step
+from lrl.preflight.trainer import check_updates_per_step
 from lrl.replay import PrioritizedSampler
 from lrl.types import Batch, ConfigError, EnvSpec
 
@@ -280,16 +280,14 @@ def test_scaled_losses_are_refused():
     plugin = SimpleNamespace(scaler=object())
     trainer: Any = SimpleNamespace(max_steps=8, precision="16-mixed", precision_plugin=plugin)
     with pytest.raises(ConfigError, match=r"trainer\.precision is 16-mixed.*set precision to bf16"):
-        check_updates_per_step(4, trainer, "DQN", [])
+        check_updates_per_step(4, trainer)
 
 
-def test_an_own_training_step_and_a_number_below_one_are_refused(tmp_path):
+def test_an_own_training_step_and_a_number_below_one_are_refused():
     with pytest.raises(ConfigError, match=r"model\.updates_per_step must be at least 1, got 0"):
         small_agent(updates_per_step=0)
-    module = OwnStep(updates_per_step=2)
-    run = make_run(tmp_path, ActorLearnerCallback(8, 0, 0), module=module, log_every_n_steps=4)
     with pytest.raises(ConfigError, match="OwnStep has a training_step of its own"):
-        run.fit()
+        OwnStep(updates_per_step=2)
 
 
 def test_lightning_refuses_to_clip(tmp_path):

@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lrl import DQN, ActorLearnerCallback, InferenceConfig, ReplayConfig, ReplayDataModule
 from lrl.inference.manager import InferenceManager
 from lrl.learner import actor_pools, datamodule
-from lrl.preflight.devices import of_this_rank
+from lrl.parts.devices import of_this_rank
 from lrl.preflight.ranks import announce_ranks, default_devices
 from lrl.types import Batch, ConfigError
 

@@ -14,10 +14,11 @@ from lrl import (
     ConfigError,
     InferenceConfig,
     RateLimiterConfig,
+    ReplayConfig,
 )
 from lrl.callbacks import WeightSync
 from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
-from lrl.preflight.settings import check_inference
+from lrl.preflight.settings import check_inference, check_warm_up
 
 pytestmark = quiet
 
@@ -110,3 +111,10 @@ def test_limits_of_validation_are_refused_where_a_process_evaluates(tmp_path, li
 def test_a_monitor_is_refused_where_nothing_is_evaluated():
     with pytest.raises(ConfigError, match="monitor is 'eval/return_min', but eval_interval"):
         ActorLearnerCallback(eval_interval_learner_steps=0, monitor="eval/return_min")
+
+
+def test_a_warm_up_must_fit_into_the_replay():
+    rate = RateLimiterConfig(min_size_env_steps=1000)
+    check_warm_up(rate, ReplayConfig(1000))
+    with pytest.raises(ConfigError, match=r"rate.min_size_env_steps is 1000, .* only 999"):
+        check_warm_up(rate, ReplayConfig(999))

@@ -85,7 +85,9 @@ def test_sizes_for_people() -> None:
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_a_device_that_cannot_be_used_is_refused(device):
     spec = EnvSpec.box((2,), "float32", num_actions=2)
-    with pytest.raises(ConfigError, match=f"replay.device '{device}' cannot be used, 'cpu' can"):
+    with pytest.raises(
+        ConfigError, match=f"replay.device '{device}' cannot be used here, 'cpu' can"
+    ):
         ReplayBuffer(spec, 100, 1, device=device)
 
 

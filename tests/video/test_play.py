@@ -161,7 +161,7 @@ def nothing_is_played(monkeypatch):
         ({"max_steps": 0}, "max_steps must be at least 1, or null, got 0"),
         ({"fps": 0.0}, r"fps must be between 0\.1 and 1000, or null, got 0\.0"),
         ({"epsilon": 1.5}, r"evaluation\.epsilon must be between 0 and 1, got 1\.5"),
-        ({"device": "moon"}, "device is 'moon', which cannot be used here"),
+        ({"device": "moon"}, "device 'moon' cannot be used here"),
         ({"video": "film.avi"}, r"film\.avi must end in"),
     ],
 )

@@ -6,14 +6,16 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
+from lrl.preflight.callbacks import GuardsLosses
 from lrl.replay.device_copies import HostCopy
 from lrl.types import Batch
 
@@ -22,41 +24,39 @@ _log = logging.getLogger(__name__)
 _LAG_LEARNER_STEPS = 2
 _KEPT_BATCHES = 64  # of one learner step: more only where gradients are accumulated over more
 _DUMP_BYTES = 64 * 2**20
+_ADVICE = (
+    "Learning has diverged: lower the learning rate (model.optimizer), set "
+    "model.gradient_clip_norm, or clip rewards (data.env.reward_clip)"
+)
 
 
 class NonFiniteLossError(RuntimeError):
     """Loss, gradients or weights are NaN or infinite; the message says where the batch lies."""
 
 
-class _Noted(NamedTuple):
+class _Remembered(NamedTuple):
     batch: Batch
     row_loss: Tensor  # [batch]
     loss: Tensor  # []
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """What belongs to one learner step, and is looked at now or a little later."""
 
     learner_step: int
-    noted: Sequence[_Noted]
+    remembered: Sequence[_Remembered]
     values: HostCopy  # the losses, then the gradient norm where it is known
 
-    def read(self) -> tuple[list[float], float | None]:
-        """Return the losses and the gradient norm."""
-        losses = self.values.get().tolist()
-        return losses, (losses.pop() if len(losses) > len(self.noted) else None)
 
+class NonFiniteGuard(L.Callback, GuardsLosses):
+    """Look at every loss and gradient norm; the first that is not finite ends the run.
 
-class FiniteGuard:
-    """Looks at every loss and gradient norm; the first that is not finite ends the run.
-
-    Owned by the module, in the learner process. On a CPU they are read before the optimizer steps,
-    so that the weights stay as they were. On a GPU reading would make the learner wait at every
-    step: they are copied aside and read two learner steps later, and before anything is saved.
+    On a CPU they are read before the optimizer steps, so that the weights stay as they were. On a
+    GPU reading would make the learner wait at every step: they are copied aside and read two
+    learner steps later, and before anything is saved. The batch is written into the run's folder.
 
     Attributes:
-        folder: The run's folder, where the batch goes; nothing is written while it is None.
+        folder: The run's folder; nothing is written while it is None.
         rank: Rank of this learner process.
         lag_learner_steps: Learner steps between a loss and the look at it.
     """
@@ -65,59 +65,51 @@ class FiniteGuard:
         self.folder: Path | None = None
         self.rank = 0
         self.lag_learner_steps = 0
-        self._noted: deque[_Noted] = deque(maxlen=_KEPT_BATCHES)
+        self._expects_infinite_gradients = False
+        self._remembered: deque[_Remembered] = deque(maxlen=_KEPT_BATCHES)
         self._pending: deque[_Step] = deque()
 
-    def note(self, batch: Batch, row_loss: Tensor, loss: Tensor) -> None:
-        """Remember a batch until `check`.
+    @override
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks must ask
+        self.rank = trainer.global_rank
+        # A loss scaler (16-mixed) leaves them out by itself.
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._expects_infinite_gradients = scaler is not None
+        self._remembered.clear()
+        self._pending.clear()
 
-        Args:
-            batch: What the loss was computed from.
-            row_loss: The loss of each row, `[batch]`.
-            loss: The loss, a scalar.
-        """
-        self._noted.append(_Noted(batch, row_loss.detach(), loss.detach()))
+    @override
+    def remember(self, batch: Batch, row_loss: Tensor, loss: Tensor) -> None:
+        self._remembered.append(_Remembered(batch, row_loss.detach(), loss.detach()))
 
-    def check(self, learner_step: int, gradient_norm: Tensor | float | None) -> None:
-        """Look at what was noted since the last call; between backward and the optimizer's step.
-
-        Args:
-            learner_step: The step that is being made.
-            gradient_norm: Norm of all gradients together; None where infinite ones are expected,
-                which a loss scaler (`16-mixed`) leaves out by itself.
-
-        Raises:
-            NonFiniteLossError: The loss or the norm is NaN or infinite.
-        """
-        noted = tuple(self._noted)
-        self._noted.clear()
-        values = [note.loss for note in noted]
-        if gradient_norm is not None:
-            values.append(torch.as_tensor(gradient_norm).detach())
+    @override
+    def check(self, learner_step: int, gradients: Sequence[Tensor], norm: Tensor | None) -> None:
+        remembered = tuple(self._remembered)
+        self._remembered.clear()
+        values = [each.loss for each in remembered]
+        if not self._expects_infinite_gradients:
+            values.append(torch.as_tensor(cheap_norm(gradients) if norm is None else norm))
         if any(value.is_cuda for value in values):
             self.lag_learner_steps = _LAG_LEARNER_STEPS
-        elif not self.lag_learner_steps and all(math.isfinite(value) for value in values):
+        elif not (self.lag_learner_steps and values) and all(map(math.isfinite, values)):
             return  # so mostly, and at the cost of a few conversions
-        self._pending.append(_Step(learner_step, noted, _copied_aside(values)))
+        self._pending.append(_Step(learner_step, remembered, _copied_aside(values)))
         while len(self._pending) > self.lag_learner_steps:
             self._judge(self._pending.popleft())
 
-    def settle(self) -> None:
-        """Look at all that was not looked at yet; waits for a GPU.
-
-        Raises:
-            NonFiniteLossError: As `check`.
-        """
+    @override
+    def check_pending(self, learner_step: int) -> None:
+        if self._remembered:  # while gradients are accumulated
+            remembered = tuple(self._remembered)
+            values = _copied_aside([each.loss for each in remembered])
+            self._pending.append(_Step(learner_step, remembered, values))
         while self._pending:
             self._judge(self._pending.popleft())
 
+    @override
     def check_weights(self, network: nn.Module, learner_step: int) -> None:
-        """Look at the weights themselves, which a step may ruin though its gradients were finite.
-
-        Raises:
-            NonFiniteLossError: One is NaN or infinite.
-        """
-        self.settle()
+        self.check_pending(learner_step)
         for name, parameter in network.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 raise NonFiniteLossError(
@@ -126,7 +118,8 @@ class FiniteGuard:
                 )
 
     def _judge(self, step: _Step) -> None:
-        losses, norm = step.read()
+        losses = step.values.get().tolist()
+        norm = losses.pop() if len(losses) > len(step.remembered) else None
         bad = [index for index, loss in enumerate(losses) if not math.isfinite(loss)]
         if not bad and math.isfinite(norm or 0.0):
             return
@@ -143,14 +136,14 @@ class FiniteGuard:
         self, step: _Step, index: int, losses: Sequence[float], norm: float | None
     ) -> Path | None:
         """Write a batch as plain data, where there is one; a full disk is no reason to fail."""
-        if self.folder is None or not step.noted:
+        if self.folder is None or not step.remembered:
             return None
         path = self.folder / f"batch_at_learner_step_{step.learner_step}_rank_{self.rank}.pt"
         content = {
             "learner_step": step.learner_step,
             "loss": losses[index],
             "gradient_norm": norm,
-            **_rows(step.noted[index]),
+            **_rows(step.remembered[index]),
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,16 +154,10 @@ class FiniteGuard:
         return path
 
     def _kept(self) -> str:
-        """Name the checkpoints of before."""
+        """Name the checkpoints that were saved before."""
         folder = self.folder / "checkpoints" if self.folder is not None else None
         found = sorted(path.name for path in folder.glob("*.ckpt")) if folder else []
         return f", {' and '.join(found)} of before stay in {folder}" if found else ""
-
-
-_ADVICE = (
-    "Learning has diverged: lower the learning rate (model.optimizer), set "
-    "trainer.gradient_clip_val, or clip rewards (data.env.reward_clip)"
-)
 
 
 def cheap_norm(gradients: Sequence[Tensor]) -> Tensor | float:
@@ -191,16 +178,16 @@ def _copied_aside(values: Sequence[Tensor]) -> HostCopy:
     return HostCopy.of(torch.stack([value.to(device, torch.float64) for value in values]))
 
 
-def _rows(noted: _Noted) -> dict[str, object]:
+def _rows(remembered: _Remembered) -> dict[str, object]:
     """Return a batch's tensors by name, cut to `_DUMP_BYTES`; rows without a finite loss first."""
-    columns = {name: value for name, value in vars(noted.batch).items() if value is not None}
-    count = len(noted.row_loss)
+    columns = {name: value for name, value in vars(remembered.batch).items() if value is not None}
+    count = len(remembered.row_loss)
     row_bytes = sum(column.nbytes for column in columns.values()) // max(count, 1)
-    rows = torch.isfinite(noted.row_loss).to(torch.uint8).argsort(stable=True)
+    rows = torch.isfinite(remembered.row_loss).to(torch.uint8).argsort(stable=True)
     rows = rows[: max(1, _DUMP_BYTES // max(row_bytes, 1))].cpu()  # where the keys are
     return {
         "rows": len(rows),
         "rows_of_batch": count,
-        "row_loss": noted.row_loss[rows].cpu(),
+        "row_loss": remembered.row_loss[rows].cpu(),
         "batch": {name: column[rows].cpu() for name, column in columns.items()},
     }

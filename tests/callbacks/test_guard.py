@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,7 @@ from helpers.training_runs import make_run, quiet, small_agent, small_data
 from torch import Tensor
 
 from lrl import DQN, ActorLearnerCallback, ReplayConfig
-from lrl.learner import finite
-from lrl.learner.finite import FiniteGuard, NonFiniteLossError
+from lrl.callbacks import NonFiniteGuard, NonFiniteLossError, PriorityUpdate, guard
 from lrl.networks import MLPEncoder
 from lrl.replay import PrioritizedSampler
 from lrl.types import Batch
@@ -82,7 +82,7 @@ def test_a_nan_stops_at_its_step_and_the_checkpoints_of_before_stay(
         max_steps=40,
         gradient_clip_val=clip,
     )
-    run.module.finite.lag_learner_steps = lag  # as on a GPU
+    run.callback.guard.lag_learner_steps = lag  # as on a GPU
     with pytest.raises(NonFiniteLossError, match="loss is nan at learner step 25") as caught:
         run.fit()
     assert "best.ckpt" in str(caught.value)
@@ -155,42 +155,66 @@ def test_gradients_are_accumulated_and_the_guilty_batch_is_the_one_written(tmp_p
 def test_priorities_do_not_hide_the_reason(tmp_path):
     data = small_data(replay=ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler))
     run = make_run(tmp_path, module=diverging_agent(), data=data, max_steps=40)
-    run.module.finite.lag_learner_steps = 2
+    run.callback.guard.lag_learner_steps = 2
     with pytest.raises(NonFiniteLossError, match="loss is nan at learner step 25"):
         run.fit()
 
 
-def test_infinite_gradients_are_left_to_a_loss_scaler():
-    guard = FiniteGuard()
-    batch = batch_of(4)
-    guard.note(batch, torch.ones(4), torch.tensor(1.0))
-    guard.check(1, None)  # what the module passes on with 16-mixed
-    guard.note(batch, torch.ones(4), torch.tensor(math.inf))
+def test_priorities_of_accumulated_batches_do_not_hide_it_either(tmp_path):
+    data = small_data(replay=ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler))
+    settings = {"max_steps": 40, "accumulate_grad_batches": 2}
+    run = make_run(tmp_path, module=diverging_agent(), data=data, **settings)
+    with pytest.raises(NonFiniteLossError, match="loss is nan at learner step 25"):
+        run.fit()
+
+
+def test_a_run_without_a_guard_is_told_so(tmp_path, caplog):
+    make_run(tmp_path, PriorityUpdate(), max_steps=1).fit()
+    assert "no callback looks at losses and gradients" in caplog.text
+
+
+def test_the_guard_works_alone(tmp_path, caplog):
+    run = make_run(tmp_path, NonFiniteGuard(), module=diverging_agent(), max_steps=40)
+    with pytest.raises(NonFiniteLossError, match="learner step 25, its batch is in"):
+        run.fit()
+    assert "no callback" not in caplog.text
+
+
+def test_infinite_gradients_are_left_to_a_loss_scaler(tmp_path):
+    scaled: Any = SimpleNamespace(
+        log_dir=tmp_path, global_rank=0, precision_plugin=SimpleNamespace(scaler=object())
+    )
+    looking = NonFiniteGuard()
+    looking.on_fit_start(scaled, DQN())
+    infinite, batch = [torch.tensor([math.inf])], batch_of(4)
+    looking.remember(batch, torch.ones(4), torch.tensor(1.0))
+    looking.check(1, infinite, None)
+    looking.remember(batch, torch.ones(4), torch.tensor(math.inf))
     with pytest.raises(NonFiniteLossError, match="loss is inf at learner step 2"):
-        guard.check(2, None)
+        looking.check(2, infinite, None)
 
 
 def test_a_dump_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(finite, "_DUMP_BYTES", 3 * row_bytes(batch_of(8)))
-    guard = FiniteGuard()
-    guard.folder = tmp_path
+    monkeypatch.setattr(guard, "_DUMP_BYTES", 3 * row_bytes(batch_of(8)))
+    looking = NonFiniteGuard()
+    looking.folder = tmp_path
     losses = torch.ones(8)
     losses[6] = math.nan
-    guard.note(batch_of(8), losses, losses.mean())
+    looking.remember(batch_of(8), losses, losses.mean())
     with pytest.raises(NonFiniteLossError):
-        guard.check(7, torch.tensor(1.0))
+        looking.check(7, [], torch.tensor(1.0))
     content = torch.load(tmp_path / "batch_at_learner_step_7_rank_0.pt", weights_only=True)
     assert content["batch"]["action"].tolist() == [6, 0, 1]
     assert (content["rows"], content["rows_of_batch"]) == (3, 8)
 
 
 def test_a_batch_that_cannot_be_written_hides_nothing(tmp_path, caplog):
-    guard = FiniteGuard()
+    looking = NonFiniteGuard()
     (tmp_path / "file").touch()
-    guard.folder = tmp_path / "file"
-    guard.note(batch_of(2), torch.ones(2), torch.tensor(math.nan))
+    looking.folder = tmp_path / "file"
+    looking.remember(batch_of(2), torch.ones(2), torch.tensor(math.nan))
     with pytest.raises(NonFiniteLossError, match="loss is nan at learner step 1"):
-        guard.check(1, torch.tensor(1.0))
+        looking.check(1, [], torch.tensor(1.0))
     assert "the batch cannot be written" in caplog.text
 
 

@@ -1,0 +1,111 @@
+"""The one call that checks a run as a whole, before anything starts (docs/preflight.md)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+
+from lrl.actors.config import ActorConfig
+from lrl.actors.exploration import Exploration
+from lrl.envs import EnvConfig, make_spec
+from lrl.evaluation.episodes import EvaluationConfig, check_same_spaces
+from lrl.inference.config import InferenceConfig
+from lrl.preflight.callbacks import check_callbacks, evaluates_in_background
+from lrl.preflight.machine import check_compiler, check_machine, check_replay_device
+from lrl.preflight.settings import (
+    check_inference,
+    check_synchronous,
+    check_warm_up,
+    check_weight_period,
+)
+from lrl.preflight.trainer import (
+    check_clipping,
+    check_evaluation_schedule,
+    check_trainer,
+    check_updates_per_step,
+)
+from lrl.replay import RateLimiterConfig, ReplayConfig, Sampler, TrackingSampler
+from lrl.types import ConfigError, EnvSpec
+
+
+class BringsExperience(ABC):
+    """A datamodule that has its run checked: `ReplayDataModule`."""
+
+    env: EnvConfig
+    evaluation_env: EnvConfig
+    actors: ActorConfig
+    inference: InferenceConfig
+    exploration: Exploration
+    replay: ReplayConfig
+    rate: RateLimiterConfig
+    evaluation: EvaluationConfig
+    has_own_pool: bool
+    has_own_experience: bool
+
+    @property
+    def num_processes(self) -> int:
+        """Actors in the background."""
+        return 0 if self.has_own_pool else self.actors.num_actors
+
+    @property
+    @abstractmethod
+    def env_spec(self) -> EnvSpec:
+        """The environment's specification."""
+
+
+def check_evaluation(trainer: L.Trainer, data: BringsExperience) -> None:
+    """Check that evaluation has the spaces of training, and as many episodes for each rank.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    if data.evaluation_env != data.env:
+        check_same_spaces(data.env_spec, make_spec(data.evaluation_env))
+    evaluation, ranks = data.evaluation, trainer.world_size
+    if evaluation.episodes % ranks or evaluation.test_episodes % ranks:
+        raise ConfigError(
+            f"evaluation.episodes {evaluation.episodes} and evaluation.test_episodes "
+            f"{evaluation.test_episodes} must be multiples of the {ranks} ranks"
+        )
+
+
+def check_run(
+    trainer: L.Trainer,
+    settings: Mapping[str, Any],
+    data: BringsExperience | None = None,
+    sampler: Sampler | None = None,
+) -> None:
+    """Check that the parts of a run that trains fit together.
+
+    Args:
+        trainer: The Trainer, with its callbacks.
+        settings: Those of the agent, by their names in `model`.
+        data: The datamodule; None if it is none of lrl's.
+        sampler: What it draws from the replay with.
+
+    Raises:
+        ConfigError: They do not; the message names the settings.
+    """
+    check_trainer(trainer)
+    has_actors = data is None or data.actors.num_actors > 0
+    check_updates_per_step(settings.get("updates_per_step", 1), trainer, has_actors)
+    check_clipping(settings.get("gradient_clip_norm"), trainer)
+    if settings.get("compile_loss"):
+        check_compiler(trainer.strategy.root_device)
+    if data is None:
+        return
+    actors, ranks = data.actors, trainer.num_devices
+    check_inference(data.inference, actors)
+    check_replay_device(data.replay.device, trainer.strategy.root_device)
+    check_synchronous(actors, data.rate, evaluates_in_background(trainer))
+    check_weight_period(trainer, actors)
+    data.exploration.check_actors(max(1, actors.num_actors) * trainer.world_size)
+    if not data.has_own_experience:
+        check_warm_up(data.rate, data.replay)
+        if not data.has_own_pool and sampler is not None:
+            check_machine(data.env_spec, actors, data.inference, data.replay, sampler, ranks)
+    check_callbacks(trainer, data.num_processes, isinstance(sampler, TrackingSampler))
+    check_evaluation_schedule(trainer)

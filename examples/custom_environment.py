@@ -52,10 +52,10 @@ def main() -> None:
     experience = lrl.ReplayDataModule(
         lrl.EnvConfig("Corridor-v0", kwargs={"length": 8}),
         lrl.ActorConfig(num_actors=1, envs_per_actor=4),
-        rate=lrl.RateLimiterConfig(samples_per_insert=8, min_size_env_steps=200),
+        rate=lrl.RateLimiterConfig(samples_per_insert=8, warm_up_env_steps=200),
     )
     callback = lrl.ActorLearnerCallback(
-        sync_period_learner_steps=10, eval_interval_learner_steps=min(500, args.max_steps)
+        sync_period_learner_steps=10, eval_period_learner_steps=min(500, args.max_steps)
     )
     trainer = L.Trainer(
         devices=1, max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()]

@@ -74,7 +74,7 @@ def main() -> None:
         replay=lrl.ReplayConfig(capacity=50_000, batch_size=512, n_step=5, gamma=0.995),
     )
     callback = lrl.ActorLearnerCallback(
-        sync_period_learner_steps=10, eval_interval_learner_steps=min(250, args.max_steps)
+        sync_period_learner_steps=10, eval_period_learner_steps=min(250, args.max_steps)
     )
     trainer = L.Trainer(
         devices=1, max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()]

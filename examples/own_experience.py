@@ -77,10 +77,10 @@ def main() -> None:
     experience = lrl.ReplayDataModule(
         lrl.EnvConfig("CartPole-v1"),
         lrl.ActorConfig(num_actors=0, envs_per_actor=16),
-        rate=lrl.RateLimiterConfig(samples_per_insert=1.0, min_size_env_steps=64),
+        rate=lrl.RateLimiterConfig(samples_per_insert=1.0, warm_up_env_steps=64),
         experience=Once,
     )
-    callback = lrl.ActorLearnerCallback(eval_interval_learner_steps=min(500, args.max_steps))
+    callback = lrl.ActorLearnerCallback(eval_period_learner_steps=min(500, args.max_steps))
     trainer = L.Trainer(devices=1, max_steps=args.max_steps, callbacks=[callback])
     trainer.fit(lrl.DQN(), datamodule=experience)
     print(f"best return {callback.best_model_score:.1f}")

@@ -82,7 +82,7 @@ def main() -> None:
 
     L.seed_everything(0)
     experience = lrl.ReplayDataModule(lrl.EnvConfig("CartPole-v1"), pool=QueuePool(1))
-    callback = lrl.ActorLearnerCallback(eval_interval_learner_steps=min(500, args.max_steps))
+    callback = lrl.ActorLearnerCallback(eval_period_learner_steps=min(500, args.max_steps))
     trainer = L.Trainer(devices=1, max_steps=args.max_steps, callbacks=[callback])
     trainer.fit(lrl.DQN(), datamodule=experience)
     print(f"best return {callback.best_model_score:.1f}")

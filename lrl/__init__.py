@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,10 +58,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home."""
-    if name not in _HOMES:
+    """Import a public name from its home, or a room of the package: `lrl.networks`."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name.startswith("_") or importlib.util.find_spec(f"lrl.{name}") is None:
         raise AttributeError(f"module 'lrl' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return importlib.import_module(f"lrl.{name}")
 
 
 def __dir__() -> list[str]:

@@ -73,6 +73,11 @@ def test_what_type_checkers_see_is_what_is_there():
     assert declared == set(lrl.__all__) - {"__version__"}
 
 
+def test_rooms_are_attributes():
+    assert lrl.networks.MLPEncoder is not None
+    assert lrl.learner.DQN is lrl.DQN
+
+
 def test_other_names_are_an_attribute_error():
     with pytest.raises(AttributeError, match="'lrl' has no attribute 'Trainer'"):
         _ = lrl.Trainer  # pyright: ignore[reportAttributeAccessIssue]

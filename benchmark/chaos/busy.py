@@ -43,11 +43,11 @@ data:
   env: {{id: CartPole-v1}}
   actors: {{num_actors: 2, envs_per_actor: 4, timeout_seconds: {timeout}}}
   replay: {{capacity: 10000}}
-  rate: {{samples_per_insert: 8.0, min_size_env_steps: 200}}
+  rate: {{samples_per_insert: 8.0, warm_up_env_steps: 200}}
   learner_threads: 1
 actor_learner:
   sync_period_learner_steps: 10
-  eval_interval_learner_steps: 0
+  eval_period_learner_steps: 0
 """
 
 

@@ -40,18 +40,21 @@ Place = tuple[Any, ...]  # keys and indices from the root to a value
 _CONTRADICTIONS: tuple[tuple[str, str], ...] = (  # words of which one is named, and YAML
     ("samples_per_insert", "data: {actors: {num_actors: 0}, rate: {samples_per_insert: null}}"),
     ("batch_size capacity", "data: {replay: {batch_size: 64, capacity: 32}}"),
-    ("min_size_env_steps", "data: {replay: {capacity: 5000}, rate: {min_size_env_steps: 6000}}"),
-    ("num_servers", "data: {actors: {num_actors: 0}, inference: {num_servers: 1}}"),
-    ("groups", "data: {actors: {num_actors: 1, groups: 2}}"),
-    ("envs_per_actor groups", "data: {actors: {envs_per_actor: 3, groups: 2}}"),
+    ("warm_up_env_steps", "data: {replay: {capacity: 5000}, rate: {warm_up_env_steps: 6000}}"),
+    ("num_actors", "data: {actors: {num_actors: 0}, inference: {num_servers: 1}}"),
+    ("groups_per_actor", "data: {inference: {groups_per_actor: 99}}"),
     (
-        "evaluation eval_interval_learner_steps",
-        "actor_learner: {evaluation: background, eval_interval_learner_steps: 0}",
+        "envs_per_actor groups",
+        "data: {actors: {num_actors: 1, envs_per_actor: 3}, inference: {groups_per_actor: 2}}",
+    ),
+    (
+        "evaluation eval_period_learner_steps",
+        "actor_learner: {evaluation: background, eval_period_learner_steps: 0}",
     ),
     ("image_width", "data: {env: {atari: {image_width: 0}}}"),
     ("image_height", "data: {env: {atari: {image_height: 999}}}"),
     ("noop_max", "data: {env: {atari: {noop_max: 1}}}"),
-    ("batch_size num_servers", "data: {inference: {batch_size: 4, num_servers: 0}}"),
+    ("num_servers", "data: {inference: {batch_size: 4, num_servers: 0}}"),
     ("n_step capacity", "data: {replay: {capacity: 600, n_step: 700, batch_size: 8}}"),
 )
 

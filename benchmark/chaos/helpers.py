@@ -36,11 +36,11 @@ data:
   env: {{id: lrl/Ledger-v0}}
   actors: {{num_actors: {actors}, envs_per_actor: 2}}
   replay: {{capacity: 20000}}
-  rate: {{samples_per_insert: 4.0, min_size_env_steps: 500}}
+  rate: {{samples_per_insert: 4.0, warm_up_env_steps: 500}}
   learner_threads: 1
 actor_learner:
   sync_period_learner_steps: 10
-  eval_interval_learner_steps: 0
+  eval_period_learner_steps: 0
 """
 
 

@@ -22,8 +22,8 @@ _FIT = (
     "-m", "lrl", "fit", "--name", "limited", "--trainer.enable_progress_bar", "false",
     "--model.encoder", "lrl.networks.MLPEncoder", "--data.env.id", "lrl/Ledger-v0",
     "--data.actors.num_actors", "1", "--data.actors.envs_per_actor", "2",
-    "--data.replay.capacity", "2000", "--data.rate.min_size_env_steps", "100",
-    "--actor_learner.eval_interval_learner_steps", "0",
+    "--data.replay.capacity", "2000", "--data.rate.warm_up_env_steps", "100",
+    "--actor_learner.eval_period_learner_steps", "0",
 )  # fmt: skip
 _MIB = 2**20
 _BYTES = r"[\d.]+ [kMG]?B"
@@ -70,7 +70,7 @@ def with_full_disk(folder: Path) -> dict[str, Any]:
     disk.mkdir()
     kept = folder / "kept"
     large = ["--model.encoder.hidden_sizes", "[1024,256]"]
-    often = ["--actor_learner.save_interval_learner_steps", "20", "--runs", str(disk)]
+    often = ["--actor_learner.save_period_learner_steps", "20", "--runs", str(disk)]
     # What a namespace mounts is gone with it: copy what is left.
     after = f'; code=$?; cp -r "{disk}" "{kept}"; exit $code'
     arguments = [*_FIT, *large, *often, "--trainer.max_steps", "200"]

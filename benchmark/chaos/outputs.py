@@ -36,7 +36,7 @@ data:
   env: {{id: "{__name__}:lrl/Talking-v0"}}
   actors: {{num_actors: 2, chunk_rows: 16, max_restarts: 0}}
   replay: {{capacity: 20000}}
-  rate: {{samples_per_insert: 4.0, min_size_env_steps: 200}}
+  rate: {{samples_per_insert: 4.0, warm_up_env_steps: 200}}
   learner_threads: 1
 """
 
@@ -134,7 +134,7 @@ def _close_pipe(folder: Path) -> tuple[int, str]:
 def _close_pipe_and_interrupt(folder: Path) -> tuple[int, str]:
     """Ctrl-C in `lrl fit 2>&1 | tee log`, which ends the other program first."""
     reading, writing = os.pipe()
-    endless = ("--trainer.max_steps", "1000000", "--actor_learner.save_interval_learner_steps", "9")
+    endless = ("--trainer.max_steps", "1000000", "--actor_learner.save_period_learner_steps", "9")
     process = _start(folder, *endless, stdout=writing, stderr=writing)
     os.close(writing)
     with os.fdopen(reading) as file:

@@ -194,7 +194,7 @@ def train_under_attack(
             start_method=start_method, chunk_rows=CHUNK_ROWS,
         ),
         replay=ReplayConfig(20_000, batch_size=32, n_step=_N_STEP, gamma=_GAMMA),
-        rate=RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=200),
+        rate=RateLimiterConfig(samples_per_insert=4.0, warm_up_env_steps=200),
         learner_threads=1,
     )  # fmt: skip
     ledger = Ledger(LedgerEnv(), _FRAME_STACK)

@@ -52,12 +52,12 @@ data:
   env: {{id: lrl/Ledger-v0, kwargs: {{end_probability: 0.01}}}}
   actors: {{num_actors: 2, envs_per_actor: 2, chunk_rows: 16}}
   replay: {{capacity: 20000}}
-  rate: {{samples_per_insert: 4.0, min_size_env_steps: 2000}}
+  rate: {{samples_per_insert: 4.0, warm_up_env_steps: 2000}}
   learner_threads: 1
 actor_learner:
   sync_period_learner_steps: 10
-  eval_interval_learner_steps: 75
-  save_interval_learner_steps: {first_save}
+  eval_period_learner_steps: 75
+  save_period_learner_steps: {first_save}
   checkpoint_replay: true
 """
 

@@ -27,7 +27,7 @@ data:
   env: {id: lrl/Ledger-v0, kwargs: {end_probability: 0.01}}
   actors: {num_actors: 2, chunk_rows: 16}
   replay: {capacity: 20000}
-  rate: {samples_per_insert: 4.0, min_size_env_steps: 200}
+  rate: {samples_per_insert: 4.0, warm_up_env_steps: 200}
   learner_threads: 1
 """
 

@@ -128,7 +128,7 @@ class _Clock(L.Callback):
             self._began = now
 
 
-def shares_of_learner(evaluations: int, interval: int, episodes: int) -> tuple[list[float], float]:
+def shares_of_learner(evaluations: int, period: int, episodes: int) -> tuple[list[float], float]:
     """Return the share of its speed that the learner keeps beside evaluations, and their seconds.
 
     One synchronous run of MountainCar, in which stretches with an evaluation alternate with
@@ -138,11 +138,11 @@ def shares_of_learner(evaluations: int, interval: int, episodes: int) -> tuple[l
 
     Args:
         evaluations: How many are compared.
-        interval: Learner steps from one to the next; as long again as an evaluation should be left.
+        period: Learner steps from one to the next; as long again as an evaluation should be left.
         episodes: Episodes of an evaluation; one after the other is played in the background.
     """
-    steps = (evaluations + 1) * interval + 1  # the last stretch is ended by an evaluation
-    callback = ActorLearnerCallback(100, interval, 0, evaluation="background")
+    steps = (evaluations + 1) * period + 1  # the last stretch is ended by an evaluation
+    callback = ActorLearnerCallback(100, period, 0, evaluation="background")
     clock = _Clock(callback.evaluation)
     data = ReplayDataModule(
         EnvConfig("MountainCar-v0"),
@@ -163,7 +163,7 @@ def shares_of_learner(evaluations: int, interval: int, episodes: int) -> tuple[l
         trainer.fit(DQN(functools.partial(MLPEncoder, hidden_sizes=(256, 256))), datamodule=data)
     if len(clock.stretches) != 2 * evaluations + 1:
         raise ValueError(
-            f"interval={interval} learner steps is over before {episodes} episodes are: raise it"
+            f"period={period} learner steps is over before {episodes} episodes are: raise it"
         )
     speeds = [steps / seconds for _, steps, seconds in clock.stretches]
     busy = range(1, 2 * evaluations, 2)
@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=count, default=3, help="Runs of each measurement.")
     parser.add_argument("--evaluations", type=count, default=5, help="Evaluations to compare.")
-    parser.add_argument("--interval", type=count, default=24_000, help="Learner steps to the next.")
+    parser.add_argument("--period", type=count, default=24_000, help="Learner steps to the next.")
     parser.add_argument("--episodes", type=count, default=8000, help="Episodes of an evaluation.")
     arguments = parser.parse_args()
     repeats = range(arguments.repeats)
@@ -191,9 +191,7 @@ def main() -> None:
                 f"Pong, 8 games, {num_threads} thread(s){', Nature network' * network}: "
                 f"{speed:,.0f} of {bare:,.0f} steps/s bare ({share:.0%})"
             )
-    shares, lasted = shares_of_learner(
-        arguments.evaluations, arguments.interval, arguments.episodes
-    )
+    shares, lasted = shares_of_learner(arguments.evaluations, arguments.period, arguments.episodes)
     print(
         f"learner beside evaluations of {lasted:.0f} s: {median(shares):.1%} of its steps/s; "
         f"one by one {', '.join(f'{share:.1%}' for share in shares)}"

@@ -34,5 +34,5 @@ class WindowCallback(L.Callback):
         rate = datamodule_of(trainer).rate
         assert rate.samples_per_insert is not None
         paid = int(updates * dataset.experience.batch_size / rate.samples_per_insert)
-        if self.window.is_over(rate.min_size_env_steps + paid, updates):
+        if self.window.is_over(rate.warm_up_env_steps + paid, updates):
             trainer.should_stop = True

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from lrl.parts.renamed import knows_old_names
 from lrl.processes.supervisor import check_at_least, check_supervision
 from lrl.types import ConfigError
 
-_MAX_GROUPS = 32  # each takes two file descriptors, of which a fork server passes on few
 
-
+@knows_old_names
 @dataclass(frozen=True)
 class ActorConfig:
     """How many actors run, where, and what happens when one fails."""
@@ -34,30 +34,13 @@ class ActorConfig:
     """Rows an actor collects before it sends them; a chunk older than 0.25 s goes out anyway."""
     chunks_per_actor: int = 4
     """Chunks in an actor's ring; the actor waits when all are full."""
-    groups: int = 1
-    """Groups of an actor's environments, each with a request of its own to an inference server:
-    one group steps while the others wait for their actions. Above 1 only with inference servers."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
         check_supervision(self)
-        check_at_least(
-            self, num_actors=0, envs_per_actor=1, groups=1, chunk_rows=1, chunks_per_actor=2
-        )
-        if self.groups > _MAX_GROUPS:
-            raise ConfigError(f"actors.groups must be at most {_MAX_GROUPS}, got {self.groups}")
-        if self.envs_per_actor % self.groups:
-            raise ConfigError(
-                f"actors.envs_per_actor {self.envs_per_actor} cannot be divided into actors.groups "
-                f"{self.groups} of equal size"
-            )
+        check_at_least(self, num_actors=0, envs_per_actor=1, chunk_rows=1, chunks_per_actor=2)
         if self.start_method not in ("auto", "forkserver", "spawn"):
             raise ConfigError(
                 f"actors.start_method {self.start_method!r} is not supported (threads of torch and "
                 "ALE do not survive a fork); use 'auto', 'forkserver' or 'spawn'"
             )
-
-    @property
-    def envs_per_group(self) -> int:
-        """Environments whose observations make one request for actions."""
-        return self.envs_per_actor // self.groups

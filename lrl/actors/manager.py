@@ -36,6 +36,7 @@ class ActorManager(Supervisor[ActorHandle]):
         queue: Receives each actor's channel.
         slot: The first actor's slot; the others differ in their index.
         env_steps_offset: Environment steps of the whole run so far (after a resume).
+        groups: Groups of each actor's environments, each with a policy of its own.
     """
 
     error = ActorError
@@ -50,6 +51,7 @@ class ActorManager(Supervisor[ActorHandle]):
         queue: ChunkQueue,
         slot: ActorSlot,
         env_steps_offset: int = 0,
+        groups: int = 1,
     ) -> None:
         super().__init__(config, config.num_actors)
         self.config = config
@@ -59,6 +61,7 @@ class ActorManager(Supervisor[ActorHandle]):
         self.queue = queue
         self.first_slot = slot
         self.env_steps_offset = env_steps_offset
+        self.groups = groups
         self.layout = ChunkLayout(spec, config.chunk_rows, config.chunks_per_actor)
         self._context = _context(config.start_method, policy_of(0))
 
@@ -81,7 +84,7 @@ class ActorManager(Supervisor[ActorHandle]):
         channel = Channel(self.layout, slot.actor, slot.incarnation)
         env_steps = sum(int(handle.total("env_steps")) for handle in self._handles)
         plan = ActorPlan(
-            slot, self.config.groups, self.env, self.exploration, self.policy_of(index),
+            slot, self.groups, self.env, self.exploration, self.policy_of(index),
             channel.actor_end, self.env_steps_offset + env_steps * slot.world_size,
         )  # fmt: skip
         try:

@@ -87,7 +87,7 @@ class Side:
     def config(self) -> ActorConfig:
         """The actors, with groups of equal size."""
         each = max(1, round(ENVIRONMENTS / self.actors / self.groups)) * self.groups
-        return ActorConfig(self.actors, each, groups=self.groups, on_failure="fail")
+        return ActorConfig(self.actors, each, on_failure="fail")
 
 
 def sides(*ways: Iterable[int]) -> list[Side]:
@@ -122,12 +122,16 @@ def measure_side(
     local, inference = LocalPolicyFactory(recipe, store), None
     with contextlib.ExitStack() as stack:
         if side.servers:
-            config = InferenceConfig(side.servers, devices=(device,), num_threads=side.threads)
+            config = InferenceConfig(
+                side.servers, side.groups, devices=(device,), num_threads=side.threads
+            )
             inference = InferenceManager(config, actors, recipe, store, slot)
             stack.callback(inference.close)
             inference.start()
         policy_of = inference.policy_of if inference else lambda actor: local
-        manager = ActorManager(actors, env, recipe.env_spec, exploration, policy_of, chunks, slot)
+        manager = ActorManager(
+            actors, env, recipe.env_spec, exploration, policy_of, chunks, slot, groups=side.groups
+        )
         stack.callback(chunks.close)
         stack.callback(manager.stop, drain=lambda: _discard(chunks))
         manager.start()

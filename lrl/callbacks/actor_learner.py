@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, FolderClaim, LastCheckpoint
-from lrl.callbacks.evaluation import DEFAULT_EVAL_INTERVAL, PeriodicEvaluation, batches_in
+from lrl.callbacks.evaluation import DEFAULT_EVAL_PERIOD, PeriodicEvaluation, batches_in
 from lrl.callbacks.group import CallbackGroup
 from lrl.callbacks.guard import NonFiniteGuard
 from lrl.callbacks.metrics import Throughput, let_loggers_fail
@@ -19,10 +19,12 @@ from lrl.callbacks.replay_checkpoint import ReplayCheckpoint, ReplayRestore
 from lrl.callbacks.signals import SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
 from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
+from lrl.parts.renamed import knows_old_names
 from lrl.types import ConfigError
 from lrl.video.tensorboard import EpisodeVideo
 
 
+@knows_old_names
 class ActorLearnerCallback(CallbackGroup):
     """Connect the learner with its actors: one line in a YAML or a script.
 
@@ -32,20 +34,20 @@ class ActorLearnerCallback(CallbackGroup):
 
     It is a Lightning `Checkpoint` with `best_model_path`, so the Trainer adds none of its own and
     `ckpt_path="best"` finds the best weights. Where the Trainer has no integer
-    `limit_train_batches`, an epoch becomes as long as the evaluation interval (or 1000 steps).
+    `limit_train_batches`, an epoch becomes as long as the evaluation period (or 1000 steps).
     Lightning's own bar gives way to `RLProgressBar`, and its table of layers to three lines of
     lrl's; a subclass of them stays.
 
     Args:
         sync_period_learner_steps: Learner steps between two versions of the actors' weights; to be
             left out in synchronous mode, which acts with the newest.
-        eval_interval_learner_steps: Learner steps between evaluations; 0 turns them off.
-        save_interval_learner_steps: Learner steps between saves of `last.ckpt`; 0 saves at the
+        eval_period_learner_steps: Learner steps between evaluations; 0 turns them off.
+        save_period_learner_steps: Learner steps between saves of `last.ckpt`; 0 saves at the
             end only.
         monitor: Evaluation metric whose maximum is kept as `best.ckpt`.
         evaluation: `inline` stops training for it and suits few cores; `background` plays the
             episodes in a process of its own, which wants a core to itself.
-        video_interval_learner_steps: Learner steps between films of the first evaluation episode,
+        video_period_learner_steps: Learner steps between films of the first evaluation episode,
             for which training stops and which TensorBoard shows as `eval/video`; 0 makes none.
         checkpoint_replay: Whether the replay is saved with `last.ckpt`, in the background, so that
             a run that goes on from there need not fill it again; it takes its size on the disk.
@@ -54,33 +56,33 @@ class ActorLearnerCallback(CallbackGroup):
     def __init__(
         self,
         sync_period_learner_steps: int = DEFAULT_SYNC_PERIOD,
-        eval_interval_learner_steps: int = DEFAULT_EVAL_INTERVAL,
-        save_interval_learner_steps: int = 10_000,
+        eval_period_learner_steps: int = DEFAULT_EVAL_PERIOD,
+        save_period_learner_steps: int = 10_000,
         monitor: str = DEFAULT_MONITOR,
         evaluation: Literal["inline", "background"] = "inline",
-        video_interval_learner_steps: int = 0,
+        video_period_learner_steps: int = 0,
         checkpoint_replay: bool = False,
     ) -> None:
         self.guard = NonFiniteGuard()
         self.weight_sync = WeightSync(sync_period_learner_steps)
-        self.video = EpisodeVideo(video_interval_learner_steps)
+        self.video = EpisodeVideo(video_period_learner_steps)
         self.throughput = Throughput(self.weight_sync, self.video)
         if evaluation not in ("inline", "background"):
             raise ConfigError(f"evaluation must be 'inline' or 'background', got {evaluation!r}")
-        if eval_interval_learner_steps == 0 and monitor != DEFAULT_MONITOR:
+        if eval_period_learner_steps == 0 and monitor != DEFAULT_MONITOR:
             raise ConfigError(
-                f"monitor is {monitor!r}, but eval_interval_learner_steps is 0 (never), so that "
-                "there is no best: set the interval, or leave monitor out"
+                f"monitor is {monitor!r}, but eval_period_learner_steps is 0 (never), so that "
+                "there is no best: set the period, or leave monitor out"
             )
         self.best = BestCheckpoint(monitor)
         self.replay = ReplayCheckpoint(checkpoint_replay)
-        interval = save_interval_learner_steps
+        period = save_period_learner_steps
         if evaluation == "background":
-            self.evaluation = BackgroundEvaluation(eval_interval_learner_steps, self.best)
-            self.last = LastCheckpoint(interval, self.evaluation.is_last, self.replay.beside)
+            self.evaluation = BackgroundEvaluation(eval_period_learner_steps, self.best)
+            self.last = LastCheckpoint(period, self.evaluation.is_last, self.replay.beside)
         else:
-            self.evaluation = PeriodicEvaluation(eval_interval_learner_steps)
-            self.last = LastCheckpoint(interval, self.evaluation.is_due, self.replay.beside)
+            self.evaluation = PeriodicEvaluation(eval_period_learner_steps)
+            self.last = LastCheckpoint(period, self.evaluation.is_due, self.replay.beside)
         self.summary = RunSummary(self.best, self.throughput)
         self.requeue = SlurmRequeue()
         parts = (
@@ -97,7 +99,7 @@ class ActorLearnerCallback(CallbackGroup):
             self.summary,
             self.replay,  # its wait comes after everything else is saved
             self.requeue,  # when everything is saved
-            _Beginning(eval_interval_learner_steps or 1000),
+            _Beginning(eval_period_learner_steps or 1000),
             FolderClaim(),  # until nothing more is written
             SigintHold(),
         )

@@ -18,12 +18,14 @@ from lrl.checkpoints.files import SaveError, temporary_beside
 from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.datamodule import datamodule_of
 from lrl.networks.q_network import vector_size
+from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import EvaluatesInBackground
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
 
 
+@knows_old_names
 class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
     """Have an evaluator play the validation episodes every so many learner steps.
 
@@ -36,16 +38,16 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
     at setup.
 
     Args:
-        interval_learner_steps: Learner steps between evaluations, at least 1.
+        period_learner_steps: Learner steps between evaluations, at least 1.
         best: Keeps the best candidate.
     """
 
-    def __init__(self, interval_learner_steps: int, best: BestCheckpoint) -> None:
-        super().__init__(interval_learner_steps)
-        if interval_learner_steps == 0:
+    def __init__(self, period_learner_steps: int, best: BestCheckpoint) -> None:
+        super().__init__(period_learner_steps)
+        if period_learner_steps == 0:
             raise ConfigError(
-                "evaluation is 'background', but eval_interval_learner_steps is 0 (never): set the "
-                "interval, or evaluation to 'inline'"
+                "evaluation is 'background', but eval_period_learner_steps is 0 (never): set the "
+                "period, or evaluation to 'inline'"
             )
         self.best = best
         self.seconds = 0.0  # that the last evaluation took
@@ -84,8 +86,8 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
 
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return whether weights of this learner step are to be evaluated."""
-        interval, step = self.interval_learner_steps, trainer.global_step
-        return step > self._asked_step and step % interval == 0
+        period, step = self.period_learner_steps, trainer.global_step
+        return step > self._asked_step and step % period == 0
 
     def is_last(self, trainer: L.Trainer) -> bool:
         """Return whether `on_train_end` follows, which waits for the score."""
@@ -108,7 +110,7 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
         elif not self.is_last(trainer):
             _log.warning(
                 "the evaluation at learner step %d is left out: that of step %d still runs after "
-                "%.0f s; raise eval_interval_learner_steps or lower evaluation.episodes",
+                "%.0f s; raise eval_period_learner_steps or lower evaluation.episodes",
                 trainer.global_step, self._asked_step, time.monotonic() - self._asked_at,
             )  # fmt: skip
 

@@ -27,6 +27,7 @@ from lrl.checkpoints.files import (
 )
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.learner.dqn import DQN
+from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import IsPeriodic, parts_of
 from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
@@ -170,6 +171,7 @@ class BestCheckpoint(_CheckpointInFolder):
             self.best_model_score, self.best_model_path = -math.inf, ""
 
 
+@knows_old_names
 class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
     """Keep `last.ckpt`: periodically, at the end, and when the run is interrupted.
 
@@ -181,23 +183,23 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
     make the resumed run skip that evaluation.
 
     Args:
-        interval_learner_steps: Learner steps between saves; 0 saves at the end only.
+        period_learner_steps: Learner steps between saves; 0 saves at the end only.
         evaluation_is_due: Tells whether the current learner step ends with an evaluation.
         beside: Makes the context in which the file is written, and what belongs to it is noted.
     """
 
     def __init__(
         self,
-        interval_learner_steps: int = 10_000,
+        period_learner_steps: int = 10_000,
         evaluation_is_due: Callable[[L.Trainer], bool] = lambda trainer: False,
         beside: Callable[[L.Trainer], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        if interval_learner_steps < 0:
+        if period_learner_steps < 0:
             raise ConfigError(
-                "save_interval_learner_steps must be at least 0 (0: at the end only), got "
-                f"{interval_learner_steps}"
+                "save_period_learner_steps must be at least 0 (0: at the end only), got "
+                f"{period_learner_steps}"
             )
-        self.interval_learner_steps = interval_learner_steps
+        self.period_learner_steps = period_learner_steps
         self.last_model_path = ""
         self._evaluation_is_due = evaluation_is_due
         self._beside = beside
@@ -207,7 +209,7 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
     @property
     @override
     def period(self) -> tuple[str, int]:
-        return "actor_learner.save_interval_learner_steps", self.interval_learner_steps
+        return "actor_learner.save_period_learner_steps", self.period_learner_steps
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Clear away what the run that is resumed left, if it was killed."""
@@ -265,8 +267,8 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
                 _log.exception("last.ckpt could not be saved; %s", self._kept())
 
     def _is_time(self, trainer: L.Trainer) -> bool:
-        interval, step = self.interval_learner_steps, trainer.global_step
-        return interval > 0 and step > 0 and step % interval == 0
+        period, step = self.period_learner_steps, trainer.global_step
+        return period > 0 and step > 0 and step % period == 0
 
     def _try_to_save(self, trainer: L.Trainer) -> None:
         try:
@@ -278,7 +280,7 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
                 _log.error(
                     "%s (failed %d times in a row; %s). Training goes on and tries again in %d "
                     "learner steps",
-                    error, self._failures, self._kept(), self.interval_learner_steps,
+                    error, self._failures, self._kept(), self.period_learner_steps,
                 )  # fmt: skip
 
     def _save(self, trainer: L.Trainer) -> None:

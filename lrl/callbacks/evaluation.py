@@ -8,41 +8,43 @@ import lightning as L
 from typing_extensions import override
 
 from lrl.callbacks.metrics import log_metrics
+from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import Evaluates
 from lrl.types import ConfigError
 
-DEFAULT_EVAL_INTERVAL = 500
+DEFAULT_EVAL_PERIOD = 500
 
 
+@knows_old_names
 class PeriodicEvaluation(L.Callback, Evaluates):
     """Run Lightning's validation loop every so many learner steps.
 
     Args:
-        interval_learner_steps: Learner steps between evaluations; 0 turns them off.
+        period_learner_steps: Learner steps between evaluations; 0 turns them off.
     """
 
-    def __init__(self, interval_learner_steps: int = DEFAULT_EVAL_INTERVAL) -> None:
-        if interval_learner_steps < 0:
+    def __init__(self, period_learner_steps: int = DEFAULT_EVAL_PERIOD) -> None:
+        if period_learner_steps < 0:
             raise ConfigError(
-                f"eval_interval_learner_steps must be at least 0 (0: never), got "
-                f"{interval_learner_steps}"
+                f"eval_period_learner_steps must be at least 0 (0: never), got "
+                f"{period_learner_steps}"
             )
-        self.interval_learner_steps = interval_learner_steps
+        self.period_learner_steps = period_learner_steps
         self._replaced: dict[str, Any] = {}
 
     @property
     @override
     def period(self) -> tuple[str, int]:
-        return "actor_learner.eval_interval_learner_steps", self.interval_learner_steps
+        return "actor_learner.eval_period_learner_steps", self.period_learner_steps
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Set the Trainer's schedule; an untrained network plays no sanity episodes."""
         if stage != "fit":
             return
-        if self.interval_learner_steps == 0:
+        if self.period_learner_steps == 0:
             self._replace(trainer, limit_val_batches=0)
             return
-        batches = batches_in(trainer, pl_module, self.interval_learner_steps)
+        batches = batches_in(trainer, pl_module, self.period_learner_steps)
         self._replace(trainer, val_check_interval=batches, check_val_every_n_epoch=None)
         for callback in trainer.early_stopping_callbacks:
             # Set up before this schedule was, it would look for a score at the end of every epoch.
@@ -63,9 +65,9 @@ class PeriodicEvaluation(L.Callback, Evaluates):
 
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return whether this learner step ends with an evaluation."""
-        interval = self.interval_learner_steps
-        evaluates = interval > 0 and trainer.enable_validation
-        return evaluates and trainer.global_step % interval == 0
+        period = self.period_learner_steps
+        evaluates = period > 0 and trainer.enable_validation
+        return evaluates and trainer.global_step % period == 0
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the evaluation at the learner step it belongs to."""

@@ -67,15 +67,15 @@ class RLProgressBar(ProgressBar):
             return
         self._throughput = next(parts_of(trainer, Throughput), None)
         terminal = sys.stderr.isatty()
-        self._interval = self.refresh_seconds * (1 if terminal else 10)
+        self._period = self.refresh_seconds * (1 if terminal else 10)
         self._bar = _Bar(
             total=trainer.max_steps if trainer.max_steps > 0 else None,
             initial=trainer.global_step,
             unit="step",
             desc="learning",
             dynamic_ncols=terminal,
-            mininterval=self._interval,
-            maxinterval=self._interval * 2,
+            mininterval=self._period,
+            maxinterval=self._period * 2,
             bar_format=_BAR_FORMAT,
         )
 
@@ -89,7 +89,7 @@ class RLProgressBar(ProgressBar):
     ) -> None:
         """Refresh, if it is time."""
         now = time.monotonic()
-        if self._bar is None or now - self._shown_at < self._interval:
+        if self._bar is None or now - self._shown_at < self._period:
             return
         self._shown_at = now
         self._bar.set_postfix_str(self.text(trainer), refresh=False)
@@ -205,9 +205,10 @@ def _acting(data: ReplayDataModule) -> str:
     actors, envs = data.actors.num_actors, _count(data.actors.envs_per_actor, "environment")
     if actors == 0:
         return f"{envs} in this process"
-    servers = data.inference.num_servers
-    asked = f" that ask {_count(servers, 'inference server')}" if servers else ""
-    return f"{_count(actors, 'actor')} with {envs} each{asked}"
+    acting = f"{_count(actors, 'actor')} with {envs} each"
+    if data.inference is None:
+        return acting
+    return f"{acting} that ask {_count(data.inference.num_servers, 'inference server')}"
 
 
 def _learner(trainer: L.Trainer, data: ReplayDataModule) -> str:

@@ -218,6 +218,16 @@ def time_shares(
     return {name: round(part / seconds, 3) if seconds else 0.0 for name, part in parts.items()}
 
 
+def percent(share: float) -> str:
+    """Return a share in words.
+
+    Example:
+        >>> percent(0.6), percent(0.001)
+        ('60%', 'less than 1%')
+    """
+    return f"{share:.0%}" if share >= 0.01 else "less than 1%"
+
+
 def verdict(
     shares: Mapping[str, float],
     actors: Sequence[ActorStatistics],
@@ -240,28 +250,28 @@ def verdict(
     if not any(shares.values()):
         return "it ended before it learnt anything"
     if waited >= _WAITS and is_slowed:
-        return f"held back by rate.max_learner_steps_per_second, {waited:.0%} of the time"
+        return f"held back by rate.max_learner_steps_per_second, {percent(waited)} of the time"
     if waited >= _WAITS and is_synchronous:
         return (
-            f"environment-bound: acting took {waited:.0%} of the time; with actors in the "
+            f"environment-bound: acting took {percent(waited)} of the time; with actors in the "
             "background (data.actors.num_actors) it goes on beside learning, given a core"
         )
     if waited >= _WAITS:
         return (
-            f"environment-bound: the learner waited {waited:.0%} of the time; add actors "
+            f"environment-bound: the learner waited {percent(waited)} of the time; add actors "
             "(data.actors.num_actors)"
         )
     if evaluated >= _EVALUATES:
         return (
-            f"evaluation-bound: it took {evaluated:.0%} of the time; evaluate less often "
-            "(actor_learner.eval_interval_learner_steps), or in the background, given a core"
+            f"evaluation-bound: it took {percent(evaluated)} of the time; evaluate less often "
+            "(actor_learner.eval_period_learner_steps), or in the background, given a core"
         )
     seconds = sum(actor.seconds for actor in actors)
     idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0
     if is_synchronous or idle >= _IDLES or waited + evaluated <= _FREE:
-        waiting = "" if is_synchronous else f", and actors waited {idle:.0%}"
+        waiting = "" if is_synchronous else f", and actors waited {percent(idle)}"
         return (
-            f"learner-bound: updates took {shares['optimise']:.0%} of the time{waiting}; make them "
-            "cheaper (docs/speed.md), or fewer (data.rate.samples_per_insert)"
+            f"learner-bound: updates took {percent(shares['optimise'])} of the time{waiting}; make "
+            "them cheaper (docs/speed.md), or fewer (data.rate.samples_per_insert)"
         )
     return "balanced: neither the learner nor its actors waited much"

@@ -83,7 +83,7 @@ class ReplaySaver:
         if self.is_writing:
             _log.warning(
                 "training waits, since the replay is still being written in %s: it takes longer "
-                "than actor_learner.save_interval_learner_steps",
+                "than actor_learner.save_period_learner_steps",
                 self._folder,
             )
         self.finish()

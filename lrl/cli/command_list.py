@@ -33,6 +33,20 @@ COMMANDS = {
     "recipes": Command("list, show or copy the recipes that come with lrl"),
     "bench": Command("measure the parts of lrl on this machine", "lrl.bench.command"),
 }
+_HABITS = {  # names that other libraries have
+    "train": "fit",
+    "learn": "fit",
+    "run": "fit",
+    "resume": "fit",
+    "eval": "evaluate",
+    "score": "evaluate",
+    "predict": "evaluate",
+    "enjoy": "play",
+    "render": "play",
+    "watch": "play",
+    "configs": "recipes",
+    "benchmark": "bench",
+}
 _OPTIONS = {
     "--help": "show this, or the settings of a command",
     "--version": "show the version",
@@ -58,8 +72,8 @@ def answer(arguments: Sequence[str]) -> tuple[str, int] | None:
         return recipes.answer(words[1:])
     if words[0].startswith("-") or words[0] in COMMANDS:
         return None
-    near = difflib.get_close_matches(words[0], COMMANDS, 1, 0.5)
-    meant = f": did you mean {near[0]!r}?" if near else ""
+    near = [_HABITS.get(words[0]), *difflib.get_close_matches(words[0], COMMANDS, 1, 0.5)]
+    meant = next((f": did you mean {name!r}?" for name in near if name), "")
     return f"lrl: error: there is no command {words[0]!r}{meant}\n\n{_commands()}", 2
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from jsonargparse import ArgumentError, set_parsing_settings
+import yaml
+from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -32,11 +36,14 @@ from lrl.inference.manager import InferenceError
 from lrl.learner import DQN, ReplayDataModule
 from lrl.learner.quiet import quieten_command_line
 from lrl.parts import safety
+from lrl.parts.renamed import translated
 from lrl.preflight.ranks import default_devices, is_lost_connection
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
 from lrl.report.scores import describe
 from lrl.types import ConfigError
+
+_SAVED = "# lightning.pytorch=="  # how files begin that Lightning saved
 
 
 class SaveConfig(SaveConfigCallback):
@@ -67,6 +74,36 @@ def written_out(part: Any) -> Any:
     return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": init_args}
 
 
+def names_model(arguments: Sequence[str]) -> bool:
+    """Return whether a command line, or a file of it, names the model's class.
+
+    Without one the settings of `model` are DQN's, and `--help` lists them.
+    """
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        option, _, value = word.partition("=")
+        if option == "--model.class_path":
+            return True
+        if "--model" in (before, option) and not Path(value or word).is_file():
+            return True
+        if before in ("--config", "-c") or option == "--config":
+            with contextlib.suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
+                model = yaml.safe_load(Path(value or word).read_text(encoding="utf-8")).get("model")
+                if isinstance(model, dict) and "class_path" in model:
+                    return True
+    return False
+
+
+class SettingsParser(LightningArgumentParser):
+    """Reads what earlier versions saved (their `config.yaml`), with today's names of settings."""
+
+    def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:
+        """Parse a configuration; what a user wrote is to have today's names."""
+        if content.startswith(_SAVED):
+            settings = translated(yaml.safe_load(content))
+            content = yaml.safe_dump(settings, sort_keys=False)
+        return super().parse_string(content, *args, **kwargs)
+
+
 class LrlCLI(LightningCLI):
     """LightningCLI for `DQN` and `ReplayDataModule`, with lrl's callbacks always present."""
 
@@ -85,10 +122,14 @@ class LrlCLI(LightningCLI):
             },
             seed_everything_default=0,
             auto_configure_optimizers=False,
+            parser_class=SettingsParser,
             load_from_checkpoint_support=False,
             parser_kwargs={
                 "prog": "lrl",
                 "description": "Train and evaluate value-based agents.",
+                "env_prefix": "LRL",
+                # Only where there is one, since --help then names them all.
+                "default_env": any(re.match(r"LRL_[A-Z]+__", name) for name in os.environ),
             },
         )
 
@@ -112,10 +153,15 @@ class LrlCLI(LightningCLI):
         parser.add_lightning_class_args(self.trainer_class, "trainer")
         defaults = {k: v for k, v in self.trainer_defaults.items() if k != "callbacks"}
         parser.set_defaults({f"trainer.{key}": value for key, value in defaults.items()})
-        parser.add_class_arguments(DQN, "model", skip={"env_spec"}, sub_configs=True)
         # The same as in DQN, in a form that config.yaml can hold.
         adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3}}
-        parser.set_defaults({"model.optimizer": adam})
+        if names_model(sys.argv[1:]):
+            parser.add_subclass_arguments(DQN, "model", skip={"env_spec"}, required=False)
+            default = {"class_path": "lrl.DQN", "init_args": {"optimizer": adam}}
+            parser.set_defaults({"model": default})
+        else:
+            parser.add_class_arguments(DQN, "model", skip={"env_spec"}, sub_configs=True)
+            parser.set_defaults({"model.optimizer": adam})
         parser.add_lightning_class_args(ReplayDataModule, "data")
         parser.set_defaults({"data.exploration": written_out(EpsilonGreedy())})
 
@@ -143,7 +189,8 @@ class LrlCLI(LightningCLI):
             config["data"]["exploration"] = parser.parse_object(
                 {"data": {"exploration": written_out(EpsilonGreedy())}}
             )["data"]["exploration"]
-        updates_per_step = config["model"]["updates_per_step"]
+        model = config["model"]
+        updates_per_step = model.get("init_args", model).get("updates_per_step", 1)
         is_fit = self.config["subcommand"] == "fit"
         check_trainer_settings(config["trainer"], updates_per_step, is_fit=is_fit)
         # A job that was stopped before its first save is started again with `--ckpt_path last`.
@@ -162,7 +209,9 @@ class LrlCLI(LightningCLI):
         Otherwise whoever evaluates or goes on from that file would write over the run's history.
         """
         self.config_init[str(self.subcommand)]["ckpt_path"] = self._checkpoint
-        given = self._get(self.config_init, "trainer")["logger"]
+        built = self._get(self.config_init, "trainer")
+        _check_single(built["callbacks"])
+        given = built["logger"]
         is_fit = self.subcommand == "fit"
         settings = self._get(self.config, "trainer")
         if given is None and not settings["fast_dev_run"]:
@@ -216,7 +265,8 @@ class LrlCLI(LightningCLI):
         if folder is None:  # no logger
             return
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
-        print(f"  tensorboard --logdir {folder}")
+        if any(isinstance(logger, TensorBoardLogger) for logger in self.trainer.loggers):
+            print(f"  tensorboard --logdir {folder}")
 
     def after_validate(self) -> None:
         """Print the evaluation."""
@@ -230,6 +280,16 @@ class LrlCLI(LightningCLI):
         if self.trainer.is_global_zero:
             checkpoint = self._checkpoint or "none, untrained weights"
             print(describe(checkpoint, self.datamodule.stamp(), self.model.evaluated))
+
+
+def _check_single(callbacks: Any) -> None:
+    """Refuse a second `ActorLearnerCallback`: everything would be done twice."""
+    given = callbacks if isinstance(callbacks, list) else [callbacks]
+    if any(isinstance(callback, ActorLearnerCallback) for callback in given):
+        raise ConfigError(
+            "trainer.callbacks holds an ActorLearnerCallback, but every run has one already: give "
+            "its settings in the section actor_learner"
+        )
 
 
 def _open(logger: Logger) -> None:

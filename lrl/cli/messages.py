@@ -15,6 +15,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from lrl.parts import safety
+from lrl.parts.renamed import RENAMED, new_name
 from lrl.types import ConfigError
 
 _UNKNOWN_OPTION = (
@@ -24,10 +25,32 @@ _UNKNOWN_OPTION = (
     re.compile(r"Key \"([\w.]+)\" is not"),
 )
 _UNKNOWN_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
-_OF_CLASS = re.compile(r"given class_path '([\w.]+)'")
+_OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _TOO_LARGE = 2**63  # for a counter
-_KEY = re.compile(r"Parser key \"([\w.]+)\"")
+_KEY = re.compile(r"Parser key \"([\w.]+)\":? ?")
+_PART = re.compile(
+    r"(?:Problem with given class_path '[\w.]+'|expects a function or a callable class): "
+)
+_NO_PATH = re.compile(r"^- Expected a path but .*? either not accessible or invalid - ")
+_TYPE = r"Expected a (<class '[\w.]+'>|typing\.Literal\[.*?\]|dot import path string)"
+_ONE_TYPE = re.compile(rf"{_TYPE}(?:\. Got value)?: (.*?)(?: - Expected a |\. Got value: |$)")
+_TYPES = re.compile(r"Errors: (.*?) Given value type: .*? Given value: (.*?)(?: - |\. Got value|$)")
+_OWN_WORDS = re.compile(r"Union subtypes .*? Errors: - (?!Expected a |Problem )(.*?) - Expected a ")
+_NO_SUBCLASS = re.compile(r"Expected '([\w.]+)' to be a subclass of <class '([\w.]+)'>")
+_NOT_FOUND = re.compile(r"(No module named '\S+'|module '\S+' has no attribute '\w+')")
+_WORDS = {
+    "<class 'bool'>": "true or false",
+    "<class 'int'>": "a whole number",
+    "<class 'float'>": "a number",
+    "<class 'str'>": "text",
+    "<class 'NoneType'>": "null",
+    "<class 'dict'>": "a mapping",
+    "<class 'list'>": "a list",
+    "<class 'tuple'>": "a list",
+    "<class 'collections.abc.Iterable'>": "a list",
+    "dot import path string": "the path of a class",
+}
 
 
 def check_settings(parser: ArgumentParser, config: Namespace) -> None:
@@ -87,23 +110,69 @@ def sentence(error: Exception, known: Iterable[str] = ()) -> str:
     if safety.is_enabled() and (denied := _NOT_ALLOWED.search(text)):
         key = _KEY.search(text)
         return str(safety.refusal(key[1] if key else "the configuration", denied[1]))
-    meant = _meant(text, known)
-    return f"{text.removesuffix('.')}: did you mean {meant!r}?" if meant else text
+    option = next(filter(None, (pattern.search(text) for pattern in _UNKNOWN_OPTION)), None)
+    if option and (renamed := _renamed(text, option[1])):
+        return renamed
+    meant = _meant(text, option, known)
+    plain = _in_plain_words(text).removesuffix(".")
+    return f"{plain}: did you mean {meant!r}?" if meant else plain
 
 
-def _meant(text: str, known: Iterable[str]) -> str | None:
+def _renamed(text: str, option: str) -> str | None:
+    """Say what an old setting is called now."""
+    section = _KEY.match(text)
+    key = f"{section[1]}.{option}" if section else option
+    new = new_name(key) if "." in key else None
+    new = new or RENAMED.get(option)
+    return f"{key} is called {new} now" if new else None
+
+
+def _in_plain_words(text: str) -> str:
+    """Return what jsonargparse says of a value as a sentence: key, value and what is accepted."""
+    if own := _OWN_WORDS.search(text):  # of a constructor
+        return own[1]
+    if not (found := _KEY.match(text)):
+        return text
+    key, rest = found[1], text[found.end() :]
+    # What is said of a class that was named counts, not that it is no number either.
+    find = _PART.search
+    while part := find(rest):
+        rest, find = rest[part.end() :], _PART.match
+        if inner := _KEY.match(rest):
+            key, rest, find = f"{key}.{inner[1]}", rest[inner.end() :], _PART.search
+    rest = _NO_PATH.sub("", rest)
+    if option := re.match(r"Option '([\w.]+)' is not accepted", rest):
+        return f"{key}.{option[1]} is no setting"
+    if types := _TYPES.search(rest):
+        return _must_be(key, types[2], re.findall(_TYPE, types[1]))
+    if one := _ONE_TYPE.match(rest):
+        return _must_be(key, one[2], [one[1]])
+    if other := _NO_SUBCLASS.search(rest):
+        return f"{key} is {other[1]}, but must be a subclass of {other[2]}"
+    missing = _NOT_FOUND.search(rest)
+    return f"{key}: {missing[1]}" if missing else text
+
+
+def _must_be(key: str, value: str, types: Iterable[str]) -> str:
+    def words(kind: str) -> str:
+        values = kind.removeprefix("typing.Literal[").removesuffix("]")
+        return _WORDS.get(kind) or " or ".join(values.split(", "))
+
+    accepted = " or ".join(dict.fromkeys(map(words, types)))
+    return f"{key} is {value:.100}, but must be {accepted}" if accepted else f"{key}: {value}"
+
+
+def _meant(text: str, option: re.Match[str] | None, known: Iterable[str]) -> str | None:
     """Return the nearest name that would have been right."""
     if name := _UNKNOWN_NAME.search(text):
         return _nearest(name[2], dir(sys.modules.get(name[1])))
-    for pattern in _UNKNOWN_OPTION:
-        if option := pattern.search(text):
-            break
-    else:
+    if option is None:
         return None
-    owners = _OF_CLASS.findall(text[: option.start()])
+    before, after = text[: option.start()], text[option.end() :]
+    owners = _OF_CLASS.findall(before)[-1:] or _OF_CLASS.findall(after)[:1]
     if not owners:
         return _nearest_path(option[1], list(known))
-    return _nearest(option[1].partition(".")[0], _parameters(owners[-1]))
+    return _nearest(option[1].partition(".")[0], _parameters(owners[0]))
 
 
 def _parameters(class_path: str) -> list[str]:

@@ -84,12 +84,15 @@ def answer(arguments: Sequence[str]) -> tuple[str, int]:
         text = find(given.name).read_text(encoding="utf-8")
         if given.copy is None:
             return text.rstrip(), 0
+    except ValueError as error:
+        return f"lrl: error: {error}", 2
+    try:
         with Path(given.copy).open("x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError as error:
-        return f"lrl: error: --copy {error.filename} exists: choose another name", 2
-    except (ValueError, OSError) as error:
-        return f"lrl: error: {error}", 2
+    except FileExistsError:
+        return f"lrl: error: --copy {given.copy} exists: choose another name", 2
+    except OSError as error:
+        return f"lrl: error: --copy {given.copy} cannot be written: {error.strerror}", 2
     return f"{given.copy} is a copy of {given.name}", 0
 
 

@@ -7,10 +7,14 @@ from typing import ClassVar, Literal
 
 from lrl.actors.config import ActorConfig
 from lrl.inference.requests import MAX_SLOTS
+from lrl.parts.renamed import knows_old_names
 from lrl.processes.supervisor import check_at_least, check_supervision
 from lrl.types import ConfigError
 
+_MAX_GROUPS = 32  # each takes two file descriptors, of which a fork server passes on few
 
+
+@knows_old_names
 @dataclass(frozen=True)
 class InferenceConfig:
     """Servers that compute the action values of all actors in batches (central inference).
@@ -20,19 +24,21 @@ class InferenceConfig:
 
     section: ClassVar[str] = "inference"
 
-    num_servers: int = 0
-    """Inference servers per rank; requests of the actors' groups are dealt out to them in turn. 0:
-    every actor computes its own action values, and nothing else here may be set."""
+    num_servers: int = 1
+    """Inference servers per rank; requests of the actors' groups are dealt out to them in turn."""
+    groups_per_actor: int = 1
+    """Groups of an actor's environments, each with a request of its own: one group steps while the
+    others wait for their actions."""
     batch_size: int | None = None
     """Observations in a batch at most, and at which it runs at once; a request (one of an actor's
     groups of environments) is never split. Null is one group of each actor that a server serves:
-    with `actors.groups` 1 all that can ask."""
-    delay_seconds: float = 0.01
+    with `groups_per_actor` 1 all that can ask."""
+    max_batch_delay_seconds: float = 0.01
     """A batch that is not full runs when its oldest request has waited for so long; best above the
     time that the network takes."""
     devices: tuple[str, ...] = ("cpu",)
     """Devices of the servers, dealt out in turn: `cpu`, `cuda` (the GPU of the rank), `cuda:1`."""
-    broadcast_period_seconds: float = 0.0
+    sync_period_seconds: float = 0.0
     """Least time between two updates of a server's weights; 0 takes every published version."""
     num_threads: int = 1
     """Threads of torch in each server, on a CPU."""
@@ -47,17 +53,27 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         """Check ranges."""
         check_supervision(self)
-        check_at_least(self, num_servers=0, num_threads=1)
+        if self.num_servers < 1:
+            raise ConfigError(
+                f"inference.num_servers must be at least 1, got {self.num_servers}: where actors "
+                "compute their own action values, inference is null"
+            )
+        check_at_least(self, groups_per_actor=1, num_threads=1)
+        if self.groups_per_actor > _MAX_GROUPS:
+            raise ConfigError(
+                f"inference.groups_per_actor must be at most {_MAX_GROUPS}, got "
+                f"{self.groups_per_actor}"
+            )
         if self.batch_size is not None:
             check_at_least(self, batch_size=1)
-        for name in ("delay_seconds", "broadcast_period_seconds"):
+        for name in ("max_batch_delay_seconds", "sync_period_seconds"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"inference.{name} must be at least 0, got {getattr(self, name)}")
         if isinstance(self.devices, str):
             raise ConfigError(
                 f"inference.devices must be a list, such as [{self.devices}], got {self.devices!r}"
             )
-        if not 1 <= len(self.devices) <= max(1, self.num_servers):
+        if not 1 <= len(self.devices) <= self.num_servers:
             raise ConfigError(
                 f"inference.devices {list(self.devices)} must name at least one device, and no "
                 f"more than inference.num_servers {self.num_servers}"
@@ -75,15 +91,23 @@ class InferenceConfig:
         """Return a server's device."""
         return self.devices[server % len(self.devices)]
 
+    def groups(self, actors: ActorConfig) -> int:
+        """Return the groups of environments of all actors."""
+        return actors.num_actors * self.groups_per_actor
+
+    def envs_per_group(self, actors: ActorConfig) -> int:
+        """Return the environments whose observations make one request for actions."""
+        return actors.envs_per_actor // self.groups_per_actor
+
     def slots_of(self, server: int, actors: ActorConfig) -> list[int]:
         """Return the groups, numbered over all actors, that a server works for."""
-        return list(range(server, actors.num_actors * actors.groups, self.num_servers))
+        return list(range(server, self.groups(actors), self.num_servers))
 
     def requests_per_batch(self, server: int, actors: ActorConfig) -> int:
         """Return how many requests make a full batch of a server."""
         if self.batch_size is None:
-            return len({slot // actors.groups for slot in self.slots_of(server, actors)})
-        return self.batch_size // actors.envs_per_group
+            return len({s // self.groups_per_actor for s in self.slots_of(server, actors)})
+        return self.batch_size // self.envs_per_group(actors)
 
     def check(self, actors: ActorConfig) -> None:
         """Check that servers and batches fit the actors.
@@ -91,11 +115,21 @@ class InferenceConfig:
         Raises:
             ConfigError: They do not.
         """
-        groups = actors.num_actors * actors.groups
+        if actors.num_actors == 0:
+            raise ConfigError(
+                "actors.num_actors is 0 (synchronous mode), but data.inference has servers, which "
+                "serve actors in the background: raise num_actors, or set data.inference to null"
+            )
+        if actors.envs_per_actor % self.groups_per_actor:
+            raise ConfigError(
+                f"actors.envs_per_actor {actors.envs_per_actor} cannot be divided into "
+                f"inference.groups_per_actor {self.groups_per_actor} of equal size"
+            )
+        groups = self.groups(actors)
         if self.num_servers > groups:
             raise ConfigError(
                 f"inference.num_servers {self.num_servers} is more than the {groups} groups of "
-                "environments (actors.num_actors x actors.groups): some would have nothing to do"
+                "environments (actors.num_actors x groups_per_actor): some would have nothing to do"
             )
         most = len(self.slots_of(0, actors))
         if most > MAX_SLOTS:
@@ -105,12 +139,12 @@ class InferenceConfig:
             )
         if self.batch_size is None:
             return
-        rows = actors.envs_per_group
+        rows = self.envs_per_group(actors)
         fewest = rows * len(self.slots_of(self.num_servers - 1, actors))
         if self.batch_size < rows:
             raise ConfigError(
                 f"inference.batch_size {self.batch_size} is below the {rows} observations of one "
-                "request, which is never split: raise it, or actors.groups"
+                "request, which is never split: raise it, or groups_per_actor"
             )
         if self.batch_size > fewest:
             raise ConfigError(

@@ -80,8 +80,8 @@ class InferenceManager(Supervisor[ServerHandle]):
 
     def policy_of(self, actor: int) -> RemotePolicyFactory:
         """Return what builds the policies of an actor's groups in its process."""
-        first = actor * self.actors.groups
-        groups = range(first, first + self.actors.groups)
+        first = actor * self.config.groups_per_actor
+        groups = range(first, first + self.config.groups_per_actor)
         servers = self.config.num_servers
         return RemotePolicyFactory(
             tuple(self.slots[group % servers].client(group // servers) for group in groups)
@@ -104,7 +104,7 @@ class InferenceManager(Supervisor[ServerHandle]):
         if batches == 0:
             return metrics
         requests, latency = float(difference("requests")), difference("latency")
-        rows = self.actors.envs_per_group
+        rows = self.config.envs_per_group(self.actors)
         return {
             **metrics,
             "inference/batch_size_mean": requests / batches * rows,
@@ -123,8 +123,8 @@ class InferenceManager(Supervisor[ServerHandle]):
 
     def _make_slots(self, server: int) -> RequestSlots:
         count = len(self.config.slots_of(server, self.actors))
-        layout = RequestLayout(self.recipe.env_spec, count, self.actors.envs_per_group)
-        return RequestSlots(layout)
+        rows = self.config.envs_per_group(self.actors)
+        return RequestSlots(RequestLayout(self.recipe.env_spec, count, rows))
 
     def _launch(self, index: int, previous: ServerHandle | None) -> ServerHandle:
         slots = self.slots[index]
@@ -136,8 +136,8 @@ class InferenceManager(Supervisor[ServerHandle]):
             self.store,
             slots,
             self.config.requests_per_batch(index, self.actors),
-            self.config.delay_seconds,
-            self.config.broadcast_period_seconds,
+            self.config.max_batch_delay_seconds,
+            self.config.sync_period_seconds,
             self.config.device_of(index),
             self.config.num_threads,
             place.policy_seed(),

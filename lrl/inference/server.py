@@ -28,8 +28,8 @@ class ServerPlan:
         store: The weights.
         slots: The requests.
         batch_requests: Requests in a full batch.
-        delay_seconds: How long the oldest request waits for a batch to fill.
-        broadcast_period_seconds: Least time between two updates of the weights.
+        max_batch_delay_seconds: How long the oldest request waits for a batch to fill.
+        sync_period_seconds: Least time between two updates of the weights.
         device: Where the network runs.
         num_threads: Threads of torch.
         seed: Seed of the noise in noisy layers.
@@ -39,8 +39,8 @@ class ServerPlan:
     store: WeightStore
     slots: RequestSlots
     batch_requests: int
-    delay_seconds: float
-    broadcast_period_seconds: float
+    max_batch_delay_seconds: float
+    sync_period_seconds: float
     device: str
     num_threads: int
     seed: int
@@ -63,8 +63,8 @@ class InferenceServer:
         self.policy.refresh()
         self.requests = RequestQueue(plan.slots, plan.batch_requests)
         self._store = plan.store
-        self._delay = plan.delay_seconds
-        self._period = plan.broadcast_period_seconds
+        self._delay = plan.max_batch_delay_seconds
+        self._period = plan.sync_period_seconds
         self._errors = errors
         self._refreshed = time.monotonic()
         self._failures = 0

@@ -221,7 +221,7 @@ class ProcessPool(ActorPool):
         exploration: How actors explore.
         slot: The first actor's place in the run.
         recipe: Builds the network in other processes.
-        inference: The servers that compute all action values, if `num_servers` is above 0.
+        inference: The servers that compute all action values, if there are any.
         version: Learner steps so far: the version of the first weights.
     """
 
@@ -245,7 +245,7 @@ class ProcessPool(ActorPool):
         self.recipe = recipe
         self.inference: InferenceManager | None = None
         self.queue = ChunkQueue()
-        self._inference_config = inference or InferenceConfig()
+        self._inference_config = inference
         self._version = version
         self._closed = False
 
@@ -254,7 +254,7 @@ class ProcessPool(ActorPool):
         self.store = WeightStore(vector_size(network))
         self.publish(network, self._version)
         with contextlib.ExitStack() as undo:
-            if self._inference_config.num_servers > 0:
+            if self._inference_config is not None:
                 self.inference = InferenceManager(
                     self._inference_config, self.config, self.recipe, self.store, self.slot
                 )
@@ -269,6 +269,7 @@ class ProcessPool(ActorPool):
                 self.queue,
                 self.slot,
                 env_steps_offset=run_env_steps,
+                groups=self._inference_config.groups_per_actor if self._inference_config else 1,
             )
             undo.callback(self.close, lambda delivery: None)
             if self.inference is not None:

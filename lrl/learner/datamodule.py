@@ -56,7 +56,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
     Args:
         env: The environment.
         actors: Number of actors, and how failures are met.
-        inference: Servers that compute all actors' action values in batches, if there are any.
+        inference: Servers that compute all actors' action values in batches; None lets every actor
+            compute its own.
         exploration: How actors explore; None is `EpsilonGreedy()`.
         replay: Size of the replay buffer and how transitions are made.
         rate: Ratio of learning to acting.
@@ -76,7 +77,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self,
         env: EnvConfig = EnvConfig(),  # noqa: B008 (frozen)
         actors: ActorConfig = ActorConfig(),  # noqa: B008
-        inference: InferenceConfig = InferenceConfig(),  # noqa: B008
+        inference: InferenceConfig | None = None,
         exploration: Exploration | None = None,
         replay: ReplayConfig = ReplayConfig(),  # noqa: B008
         rate: RateLimiterConfig = RateLimiterConfig(),  # noqa: B008
@@ -164,7 +165,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             sampler = self.replay.sampler()
         settings = getattr(self._trainer().lightning_module, "hparams", {})
         check_run(self._trainer(), settings, self, sampler)
-        busy = self.num_processes + self.inference.busy_threads
+        busy = self.num_processes + (self.inference.busy_threads if self.inference else 0)
         busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         self.threads = torch.get_num_threads()
@@ -336,8 +337,10 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     def _process_pool(self) -> ProcessPool:
         trainer: Any = self._trainer()
-        learner = trainer.strategy.root_device
-        devices = (of_this_rank(n, learner, trainer.local_rank) for n in self.inference.devices)
+        learner, inference = trainer.strategy.root_device, self.inference
+        if inference is not None:
+            devices = (of_this_rank(n, learner, trainer.local_rank) for n in inference.devices)
+            inference = dataclasses.replace(inference, devices=tuple(devices))
         return ProcessPool(
             self.actors,
             self.env,
@@ -345,7 +348,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             self.exploration,
             self.slot,
             trainer.lightning_module.network_recipe,
-            dataclasses.replace(self.inference, devices=tuple(devices)),
+            inference,
             version=trainer.global_step,
         )
 
@@ -360,7 +363,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         )
 
 
-_NO_ACTORS = (ActorConfig(), InferenceConfig(), None)
+_NO_ACTORS = (ActorConfig(), None, None)
 
 
 def _check_pool(pool: object, is_alone: bool) -> None:

@@ -37,7 +37,7 @@ _OTHER_DESCRIPTORS = 64  # loggers, checkpoints, a fork server, libraries that a
 def check_machine(
     spec: EnvSpec,
     actors: ActorConfig,
-    inference: InferenceConfig,
+    inference: InferenceConfig | None,
     replay: ReplayConfig,
     sampler: Sampler,
     ranks: int = 1,
@@ -60,18 +60,20 @@ def check_machine(
     _warn_of_cores(actors, ranks)
 
 
-def shared_bytes(spec: EnvSpec, actors: ActorConfig, inference: InferenceConfig) -> int:
+def shared_bytes(spec: EnvSpec, actors: ActorConfig, inference: InferenceConfig | None) -> int:
     """Return the shared memory that actors and inference servers of a rank need."""
     ring = ChunkLayout(spec, actors.chunk_rows, actors.chunks_per_actor).nbytes
-    slots = actors.num_actors * actors.groups if inference.num_servers else 0
-    requests = RequestLayout(spec, slots, actors.envs_per_group).nbytes if slots else 0
-    return actors.num_actors * ring + requests
+    rings = actors.num_actors * ring
+    if inference is None:
+        return rings
+    rows = inference.envs_per_group(actors)
+    return rings + RequestLayout(spec, inference.groups(actors), rows).nbytes
 
 
 def _check_memory(
     spec: EnvSpec,
     actors: ActorConfig,
-    inference: InferenceConfig,
+    inference: InferenceConfig | None,
     replay: ReplayConfig,
     sampler: Sampler,
     ranks: int,
@@ -94,18 +96,16 @@ def _check_memory(
         check_memory(spec, rows, streams, sampler, "cpu", file, share, shared, whose)
 
 
-def descriptors_needed(actors: ActorConfig, inference: InferenceConfig) -> int:
+def descriptors_needed(actors: ActorConfig, inference: InferenceConfig | None) -> int:
     """Return the files that a learner with these processes has open, above those it has now."""
-    groups = actors.num_actors * actors.groups if inference.num_servers else 0
-    return (
-        actors.num_actors * DESCRIPTORS_PER_ACTOR
-        + groups * DESCRIPTORS_PER_GROUP
-        + inference.num_servers * DESCRIPTORS_PER_SERVER
-        + _OTHER_DESCRIPTORS
-    )
+    needed = actors.num_actors * DESCRIPTORS_PER_ACTOR + _OTHER_DESCRIPTORS
+    if inference is not None:
+        needed += inference.groups(actors) * DESCRIPTORS_PER_GROUP
+        needed += inference.num_servers * DESCRIPTORS_PER_SERVER
+    return needed
 
 
-def _check_descriptors(actors: ActorConfig, inference: InferenceConfig) -> None:
+def _check_descriptors(actors: ActorConfig, inference: InferenceConfig | None) -> None:
     limit = _descriptor_limit()
     if limit is None or actors.num_actors == 0:
         return

@@ -37,7 +37,7 @@ class BringsExperience(ABC):
     env: EnvConfig
     evaluation_env: EnvConfig
     actors: ActorConfig
-    inference: InferenceConfig
+    inference: InferenceConfig | None
     exploration: Exploration
     replay: ReplayConfig
     rate: RateLimiterConfig
@@ -98,7 +98,8 @@ def check_run(
     if data is None:
         return
     actors, ranks = data.actors, trainer.num_devices
-    check_inference(data.inference, actors)
+    if data.inference is not None:
+        check_inference(data.inference, actors)
     check_replay_device(data.replay.device, trainer.strategy.root_device)
     check_synchronous(actors, data.rate, evaluates_in_background(trainer))
     check_weight_period(trainer, actors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import NoReturn
 
 import lightning as L
@@ -20,8 +19,8 @@ _OF_SUPERVISION = ("on_failure", "max_restarts", "timeout_seconds")
 
 def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
     """Return whether a learner step's metrics are logged (Trainer's `log_every_n_steps`)."""
-    interval: int = getattr(trainer, "log_every_n_steps", 0)
-    return interval > 0 and learner_step % interval == 0
+    period: int = getattr(trainer, "log_every_n_steps", 0)
+    return period > 0 and learner_step % period == 0
 
 
 def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool) -> None:
@@ -36,10 +35,10 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
     Raises:
         ConfigError: Such a setting has another value than its default.
     """
-    if rate.error_buffer is not None and rate.samples_per_insert is None:
+    if rate.max_samples_ahead is not None and rate.samples_per_insert is None:
         raise ConfigError(
-            f"rate.error_buffer is {rate.error_buffer}, but rate.samples_per_insert is null (free "
-            "running), so that nobody waits and it would do nothing: leave it out"
+            f"rate.max_samples_ahead is {rate.max_samples_ahead}, but rate.samples_per_insert is "
+            "null (free running), so that nobody waits and it would do nothing: leave it out"
         )
     if actors.num_actors > 0:
         return
@@ -52,8 +51,8 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
     for name in idle:
         if (value := getattr(actors, name)) != getattr(ActorConfig, name):
             refuse_synchronous(f"actors.{name}", value)
-    if rate.error_buffer is not None:
-        refuse_synchronous("rate.error_buffer", rate.error_buffer)
+    if rate.max_samples_ahead is not None:
+        refuse_synchronous("rate.max_samples_ahead", rate.max_samples_ahead)
 
 
 def check_weight_period(trainer: L.Trainer, actors: ActorConfig) -> None:
@@ -85,26 +84,6 @@ def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
     Raises:
         ConfigError: It does not.
     """
-    if inference.num_servers == 0:
-        if actors.groups > 1:
-            raise ConfigError(
-                f"actors.groups is {actors.groups}, but without inference servers an actor never "
-                "waits: set it to 1, or inference.num_servers to 1 or more"
-            )
-        for setting in fields(InferenceConfig):
-            value = getattr(inference, setting.name)
-            if value != setting.default:
-                raise ConfigError(
-                    f"inference.{setting.name} is {value}, but inference.num_servers is 0, so it "
-                    "would do nothing: set num_servers to 1 or more"
-                )
-        return
-    if actors.num_actors == 0:
-        raise ConfigError(
-            f"actors.num_actors is 0 (synchronous mode) but inference.num_servers is "
-            f"{inference.num_servers}: servers serve actors in the background; raise num_actors, "
-            "or set num_servers to 0"
-        )
     inference.check(actors)
     if inference.num_threads > 1 and "cpu" not in inference.devices:
         raise ConfigError(
@@ -122,8 +101,8 @@ def check_warm_up(rate: RateLimiterConfig, replay: ReplayConfig) -> None:
     Raises:
         ConfigError: They do not.
     """
-    if rate.min_size_env_steps > replay.capacity:
+    if rate.warm_up_env_steps > replay.capacity:
         raise ConfigError(
-            f"rate.min_size_env_steps is {rate.min_size_env_steps}, but the replay keeps only "
+            f"rate.warm_up_env_steps is {rate.warm_up_env_steps}, but the replay keeps only "
             f"{replay.capacity} rows: set it to at most replay.capacity"
         )

@@ -51,11 +51,11 @@ def check_trainer(trainer: L.Trainer) -> None:
             f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, but must be at "
             "least 1, which updates the network with every batch"
         )
-    interval: int = getattr(trainer, "log_every_n_steps", 0)
+    period: int = getattr(trainer, "log_every_n_steps", 0)
     overfit: float = getattr(trainer, "overfit_batches", 0)
-    if interval < 0:
+    if period < 0:
         raise ConfigError(
-            f"trainer.log_every_n_steps is {interval}, but must be at least 0 (0: never)"
+            f"trainer.log_every_n_steps is {period}, but must be at least 0 (0: never)"
         )
     if overfit > 0:
         raise ConfigError(

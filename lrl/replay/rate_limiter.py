@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from lrl.parts.renamed import knows_old_names
 from lrl.types import ConfigError
 
 
+@knows_old_names
 @dataclass(frozen=True)
 class RateLimiterConfig:
     """How much is learnt from how much is experienced.
@@ -23,12 +25,12 @@ class RateLimiterConfig:
     """Batch size x batches / environment steps; 8 is a batch of 32 every 4 environment steps (Mnih
     et al. 2015) or one of 512 every 64. None lets actors and learner run free."""
 
-    error_buffer: float | None = None
+    max_samples_ahead: float | None = None
     """Samples by which actors may be ahead of the ratio before they wait; the learner is never
     ahead. None takes twice the least that cannot deadlock: 2 x (batch size + samples_per_insert
     x environment steps of one insert)."""
 
-    min_size_env_steps: int = 1000
+    warm_up_env_steps: int = 1000
     """Environment steps inserted before learning starts; they count for no sample."""
 
     max_learner_steps_per_second: float | None = None
@@ -37,13 +39,13 @@ class RateLimiterConfig:
 
     def __post_init__(self) -> None:
         """Check each setting by itself."""
-        for name in ("samples_per_insert", "error_buffer", "max_learner_steps_per_second"):
+        for name in ("samples_per_insert", "max_samples_ahead", "max_learner_steps_per_second"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"rate.{name} is {value}: it must be positive, or null")
-        if self.min_size_env_steps < 1:
+        if self.warm_up_env_steps < 1:
             raise ConfigError(
-                f"rate.min_size_env_steps is {self.min_size_env_steps}: set it to at least 1, "
+                f"rate.warm_up_env_steps is {self.warm_up_env_steps}: set it to at least 1, "
                 "since nothing can be learnt from an empty replay"
             )
 
@@ -55,7 +57,8 @@ class RateLimiter:
     it starts nothing, waits for nothing, and looks at a clock for the maximum rate alone. After
     the warm-up each inserted environment step earns `samples_per_insert` samples. A batch may be
     sampled once it is earned in full, so the ratio is met exactly; an insert must not raise what
-    is earned but not yet sampled above `error_buffer`. In the warm-up everything may be inserted.
+    is earned but not yet sampled above `max_samples_ahead`. In the warm-up everything may be
+    inserted.
 
     Args:
         config: The ratio and its bounds.
@@ -65,7 +68,7 @@ class RateLimiter:
         clock: Seconds from any fixed moment.
 
     Raises:
-        ConfigError: `error_buffer` is so small that neither side could go on.
+        ConfigError: `max_samples_ahead` is so small that neither side could go on.
     """
 
     def __init__(
@@ -84,20 +87,20 @@ class RateLimiter:
         self._insert_size = insert_size
         self._clock = clock
         self._next_step_seconds = -float("inf")
-        self._warm_up_left = config.min_size_env_steps
+        self._warm_up_left = config.warm_up_env_steps
         self._inserted = 0
         self._sampled = 0
         # Exact, because 0.29 * 100 < 29 in floating point would let a batch wait for one insert.
         ratio = Fraction(str(config.samples_per_insert or 0))
         least = batch_size + ratio * insert_size
         self._ratio = ratio
-        self._error_buffer = 2 * least
-        if config.error_buffer is not None:
-            self._error_buffer = Fraction(str(config.error_buffer))
-        if config.samples_per_insert is not None and self._error_buffer < least:
+        self._max_samples_ahead = 2 * least
+        if config.max_samples_ahead is not None:
+            self._max_samples_ahead = Fraction(str(config.max_samples_ahead))
+        if config.samples_per_insert is not None and self._max_samples_ahead < least:
             raise ConfigError(
-                f"rate.error_buffer is {config.error_buffer}, so learner and actors could wait "
-                f"for each other for ever: one batch of {batch_size} and one insert of "
+                f"rate.max_samples_ahead is {config.max_samples_ahead}, so learner and actors "
+                f"could wait for each other for ever: one batch of {batch_size} and one insert of "
                 f"{insert_size} environment steps need at least {float(least):g}"
             )
 
@@ -118,10 +121,10 @@ class RateLimiter:
         return 0 if self._warm_up_left else int(self._earned() // self._batch_size)
 
     def can_insert(self) -> bool:
-        """Tell whether one more insert stays within the error buffer."""
+        """Tell whether actors stay within `max_samples_ahead` with one more insert."""
         if self._warm_up_left or self._config.samples_per_insert is None:
             return True
-        return self._earned() + self._ratio * self._insert_size <= self._error_buffer
+        return self._earned() + self._ratio * self._insert_size <= self._max_samples_ahead
 
     def record_insert(self, env_steps: int) -> None:
         """Count environment steps that were inserted."""

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
+from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import IsPeriodic
 from lrl.types import ConfigError
 
@@ -23,6 +24,7 @@ _SECONDS = 30.0
 _log = logging.getLogger(__name__)
 
 
+@knows_old_names
 class EpisodeVideo(L.Callback, IsPeriodic):
     """Film the first evaluation episode every so many learner steps, for TensorBoard.
 
@@ -30,32 +32,32 @@ class EpisodeVideo(L.Callback, IsPeriodic):
     result does not depend on it. A film that fails is reported and left out.
 
     Args:
-        interval_learner_steps: Learner steps between films; 0 turns them off.
+        period_learner_steps: Learner steps between films; 0 turns them off.
 
     Attributes:
         seconds: In which training stopped for films.
     """
 
-    def __init__(self, interval_learner_steps: int = 0) -> None:
-        if interval_learner_steps < 0:
+    def __init__(self, period_learner_steps: int = 0) -> None:
+        if period_learner_steps < 0:
             raise ConfigError(
-                "video_interval_learner_steps must be at least 0 (0: never), got "
-                f"{interval_learner_steps}"
+                "video_period_learner_steps must be at least 0 (0: never), got "
+                f"{period_learner_steps}"
             )
-        self.interval_learner_steps = interval_learner_steps
+        self.period_learner_steps = period_learner_steps
         self.seconds = 0.0
         self._filmed_step = 0
 
     @property
     @override
     def period(self) -> tuple[str, int]:
-        return "actor_learner.video_interval_learner_steps", self.interval_learner_steps
+        return "actor_learner.video_period_learner_steps", self.period_learner_steps
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Refuse films that nobody could see."""
-        if stage != "fit" or self.interval_learner_steps == 0:
+        if stage != "fit" or self.period_learner_steps == 0:
             return
-        setting = f"video_interval_learner_steps is {self.interval_learner_steps}"
+        setting = f"video_period_learner_steps is {self.period_learner_steps}"
         if not _writers(trainer):
             raise ConfigError(
                 f"{setting}, but films go to TensorBoard and the Trainer has no TensorBoardLogger: "
@@ -81,8 +83,8 @@ class EpisodeVideo(L.Callback, IsPeriodic):
         batch_idx: int,
     ) -> None:
         """Film, if it is time."""
-        interval, step = self.interval_learner_steps, trainer.global_step
-        if interval > 0 and step % interval == 0 and step != self._filmed_step:
+        period, step = self.period_learner_steps, trainer.global_step
+        if period > 0 and step % period == 0 and step != self._filmed_step:
             self._filmed_step = step
             started = time.perf_counter()
             self._film(trainer, pl_module)

@@ -19,9 +19,6 @@ from lrl.types import ConfigError
         ("timeout_seconds", math.nan),
         ("start_method", "fork"),
         ("on_failure", "ignore"),
-        ("groups", 0),
-        ("groups", 3),  # of 8 environments
-        ("groups", 64),
         ("timeout_seconds", 0.9),  # a sign of life may be so old
     ],
 )
@@ -41,7 +38,6 @@ def test_a_wrong_setting_is_named_with_its_value(name: str, value):
         ("timeout_seconds", 1.0),
         ("start_method", "spawn"),
         ("on_failure", "fail"),
-        ("groups", 8),
     ],
 )
 def test_limits_are_allowed(name: str, value):
@@ -51,14 +47,16 @@ def test_limits_are_allowed(name: str, value):
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
     [
-        ("num_servers", -1, "-1"),
+        ("num_servers", 0, "0: where actors compute .* inference is null"),
+        ("groups_per_actor", 0, "0"),
+        ("groups_per_actor", 64, "64"),
         ("batch_size", 0, "0"),
-        ("delay_seconds", -0.1, "-0.1"),
-        ("delay_seconds", math.nan, "nan"),
+        ("max_batch_delay_seconds", -0.1, "-0.1"),
+        ("max_batch_delay_seconds", math.nan, "nan"),
         ("devices", (), r"\[\]"),
         ("devices", "cuda", r"\[cuda\]"),
         ("devices", ("cpu", "cuda"), r"\['cpu', 'cuda'\]"),
-        ("broadcast_period_seconds", -1.0, "-1.0"),
+        ("sync_period_seconds", -1.0, "-1.0"),
         ("num_threads", 0, "0"),
         ("on_failure", "ignore", "ignore"),
         ("max_restarts", -1, "-1"),
@@ -80,8 +78,8 @@ def test_a_wrong_setting_of_inference_is_named_with_its_value(name: str, value, 
     ],
 )
 def test_groups_are_dealt_out_to_servers(servers: int, actors: int, groups: int, dealt):
-    config = InferenceConfig(num_servers=servers)
-    asking = ActorConfig(num_actors=actors, groups=groups)
+    config = InferenceConfig(num_servers=servers, groups_per_actor=groups)
+    asking = ActorConfig(num_actors=actors)
     assert [config.slots_of(server, asking) for server in range(servers)] == dealt
 
 
@@ -101,15 +99,15 @@ def test_groups_are_dealt_out_to_servers(servers: int, actors: int, groups: int,
     ],
 )
 def test_a_batch_is_so_many_requests(batch_size, groups: int, requests: list[int]):
-    config = InferenceConfig(num_servers=len(requests), batch_size=batch_size)
-    actors = ActorConfig(num_actors=4, envs_per_actor=8, groups=groups)
+    config = InferenceConfig(len(requests), groups, batch_size)
+    actors = ActorConfig(num_actors=4, envs_per_actor=8)
     config.check(actors)
     servers = range(len(requests))
     assert [config.requests_per_batch(server, actors) for server in servers] == requests
 
 
 def test_the_cores_that_servers_keep_busy():
-    assert InferenceConfig().busy_threads == 0
+    assert InferenceConfig().busy_threads == 1
     assert InferenceConfig(num_servers=2, num_threads=3).busy_threads == 6
     devices = ("cpu", "cuda")
     assert InferenceConfig(num_servers=3, num_threads=3, devices=devices).busy_threads == 7

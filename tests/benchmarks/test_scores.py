@@ -94,7 +94,7 @@ def test_every_task_has_its_recipe(task: campaign.Task):
 def test_a_run_is_what_its_row_says(monkeypatch):
     monkeypatch.chdir(CONFIGS.parent)
     settings = ("--trainer.max_steps", "20", "--data.evaluation.test_episodes", "3")
-    evaluated = ("--actor_learner.eval_interval_learner_steps", "10")
+    evaluated = ("--actor_learner.eval_period_learner_steps", "10")
     row = campaign.run(
         campaign.Task("short", "cartpole", 0, 60, settings=(*settings, *evaluated)), 7
     )

@@ -147,10 +147,10 @@ def test_a_best_score_that_does_not_compare_is_none_to_beat(tmp_path, scores, sa
 
 
 @pytest.mark.parametrize(
-    ("interval", "steps", "expected"), [(3, 7, [3, 6, 7]), (3, 6, [3, 6]), (0, 5, [5])]
+    ("period", "steps", "expected"), [(3, 7, [3, 6, 7]), (3, 6, [3, 6]), (0, 5, [5])]
 )
-def test_last_is_saved_periodically_and_at_the_end(tmp_path, saves, interval, steps, expected):
-    run = make_run(tmp_path, ActorLearnerCallback(5, 0, interval), max_steps=steps).fit()
+def test_last_is_saved_periodically_and_at_the_end(tmp_path, saves, period, steps, expected):
+    run = make_run(tmp_path, ActorLearnerCallback(5, 0, period), max_steps=steps).fit()
     assert saves == {"best": [], "last": expected}
     assert load(run.checkpoint("last"))["global_step"] == steps
     assert run.callback.last.last_model_path == str(run.checkpoint("last"))
@@ -185,7 +185,7 @@ def test_accumulated_batches_count_as_one_learner_step(tmp_path, scores, saves, 
     assert summary["learner_steps_per_second"] == pytest.approx(8 / summary["seconds"])
 
 
-def test_no_evaluation_and_no_saving_by_interval_zero(tmp_path, monkeypatch):
+def test_no_evaluation_and_no_saving_by_period_zero(tmp_path, monkeypatch):
     monkeypatch.setattr(loader, "run_episodes", None)  # calling it would fail
     run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0)).fit()
     assert not run.checkpoint("best").exists()
@@ -196,13 +196,13 @@ def test_no_evaluation_and_no_saving_by_interval_zero(tmp_path, monkeypatch):
     ("make", "name"),
     [
         (lambda: ActorLearnerCallback(0), "sync_period_learner_steps"),
-        (lambda: ActorLearnerCallback(1, -1), "eval_interval_learner_steps"),
-        (lambda: ActorLearnerCallback(1, 0, -5), "save_interval_learner_steps"),
-        (lambda: PeriodicEvaluation(-1), "eval_interval_learner_steps"),
-        (lambda: LastCheckpoint(-1), "save_interval_learner_steps"),
+        (lambda: ActorLearnerCallback(1, -1), "eval_period_learner_steps"),
+        (lambda: ActorLearnerCallback(1, 0, -5), "save_period_learner_steps"),
+        (lambda: PeriodicEvaluation(-1), "eval_period_learner_steps"),
+        (lambda: LastCheckpoint(-1), "save_period_learner_steps"),
     ],
 )
-def test_negative_intervals_are_refused(make, name):
+def test_negative_periods_are_refused(make, name):
     with pytest.raises(ConfigError, match=rf"{name} must be at least \d.*got -?\d"):
         make()
 

@@ -237,8 +237,8 @@ SCRIPT = """
 import lightning as L
 from lrl import DQN, ActorConfig, ActorLearnerCallback, RateLimiterConfig, ReplayDataModule
 
-data = ReplayDataModule(actors=ActorConfig(0), rate=RateLimiterConfig(min_size_env_steps=50))
-callback = ActorLearnerCallback(eval_interval_learner_steps=0)
+data = ReplayDataModule(actors=ActorConfig(0), rate=RateLimiterConfig(warm_up_env_steps=50))
+callback = ActorLearnerCallback(eval_period_learner_steps=0)
 trainer = L.Trainer(max_steps=5, accelerator="cpu", callbacks=[callback], logger=False)
 trainer.fit(DQN(), datamodule=data)
 """
@@ -399,9 +399,7 @@ def test_what_stops_training_is_in_no_speed(tmp_path, monkeypatch, what):
         run = make_run(
             tmp_path,
             SlowEvaluation(clock, seconds if what == "evaluation" else 0.0),
-            ActorLearnerCallback(
-                5, 10, 0, video_interval_learner_steps=10 if what == "film" else 0
-            ),
+            ActorLearnerCallback(5, 10, 0, video_period_learner_steps=10 if what == "film" else 0),
             data=small_data("CartPole-v1"),
         ).fit()
         throughput = run.callback.throughput

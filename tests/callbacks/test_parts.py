@@ -57,7 +57,7 @@ def test_an_unsized_epoch_works_too(tmp_path):
 
 @pytest.mark.parametrize("settings", [{}, {"limit_train_batches": 4}])
 def test_early_stopping_watches_evaluations(tmp_path, settings):
-    """Also where epochs are shorter than the evaluation interval."""
+    """Also where epochs are shorter than the evaluation period."""
     stopping = EarlyStopping("eval/return_mean", mode="max", stopping_threshold=-1.0)
     run = make_run(
         tmp_path, stopping, ActorLearnerCallback(5, 10, 0), max_steps=100, **settings
@@ -232,16 +232,16 @@ def test_a_schedule_of_evaluations_that_would_be_passed_over_is_refused(
 ):
     callback = ActorLearnerCallback(evaluation=evaluation)
     run = make_run(tmp_path, callback, **{name: value})
-    with pytest.raises(ConfigError, match=rf"trainer\.{name} is {value}, .*eval_interval_learner"):
+    with pytest.raises(ConfigError, match=rf"trainer\.{name} is {value}, .*eval_period_learner"):
         run.fit()
 
 
-@pytest.mark.parametrize("interval", [0, 10])
-def test_a_trainer_has_its_own_schedule_back_after_an_exception(tmp_path, interval):
+@pytest.mark.parametrize("period", [0, 10])
+def test_a_trainer_has_its_own_schedule_back_after_an_exception(tmp_path, period):
     def fail(trainer: L.Trainer, batch: object) -> None:
         raise RuntimeError("on purpose")
 
-    run = make_run(tmp_path, PeriodicEvaluation(interval), AfterEachStep(fail))
+    run = make_run(tmp_path, PeriodicEvaluation(period), AfterEachStep(fail))
     with pytest.raises(RuntimeError, match="on purpose"):
         run.fit()
     trainer = run.trainer

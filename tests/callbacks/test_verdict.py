@@ -25,6 +25,12 @@ def actor(wait_seconds: float) -> ActorStatistics:
         (0.6, [0.0], {}, "environment-bound: the learner waited 60% of the time; add actors"),
         (0.6, [], {"is_synchronous": True}, "environment-bound: acting took 60% of the time"),
         (0.6, [0.0], {"is_slowed": True}, "held back by rate.max_learner_steps_per_second, 60%"),
+        (
+            0.0,
+            [0.0],
+            {},
+            "learner-bound: updates took 75% of the time, and actors waited less than 1%",
+        ),
         (0.1, [9.0, 7.0], {}, "learner-bound: updates took 75% of the time, and actors waited 80%"),
         (0.1, [], {"is_synchronous": True}, "learner-bound: updates took 75% of the time; make"),
         (0.1, [9.0, 0.0], {}, "balanced"),
@@ -64,7 +70,7 @@ def test_a_run_counts_from_its_first_batch(tmp_path):
         tmp_path,
         ActorLearnerCallback(5, 10, 0),
         AfterEachStep(lambda *_: time.sleep(0.02)),
-        data=small_data(actors=background(1), rate=RateLimiterConfig(4.0, min_size_env_steps=200)),
+        data=small_data(actors=background(1), rate=RateLimiterConfig(4.0, warm_up_env_steps=200)),
         max_steps=40,
     ).fit()
     summary = json.loads((run.folder / "summary.json").read_text())

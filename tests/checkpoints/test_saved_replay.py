@@ -214,15 +214,15 @@ def test_a_replay_of_another_checkpoint_is_refused(tmp_path):
 
 
 def test_the_rate_limiter_goes_on_but_not_with_counts_for_another_ratio():
-    limiter = RateLimiter(RateLimiterConfig(4.0, min_size_env_steps=10), batch_size=8)
+    limiter = RateLimiter(RateLimiterConfig(4.0, warm_up_env_steps=10), batch_size=8)
     limiter.record_insert(110)
     for _ in range(50):
         limiter.record_sample(8)
     assert not limiter.can_sample()
-    same = RateLimiter(RateLimiterConfig(4.0, min_size_env_steps=10), batch_size=8)
+    same = RateLimiter(RateLimiterConfig(4.0, warm_up_env_steps=10), batch_size=8)
     same.load_state_dict(limiter.state_dict())
     assert same.samples_per_insert == limiter.samples_per_insert == 4.0
-    other = RateLimiter(RateLimiterConfig(8.0, min_size_env_steps=10), batch_size=8)
+    other = RateLimiter(RateLimiterConfig(8.0, warm_up_env_steps=10), batch_size=8)
     other.load_state_dict(limiter.state_dict())
     assert not other.can_sample()  # else 50 updates would follow at once
     other.record_insert(1)

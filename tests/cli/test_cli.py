@@ -97,7 +97,7 @@ def test_the_saved_configuration_is_complete_and_loggers_get_it_flattened(fitted
     flat = yaml.safe_load((fitted.folder / "hparams.yaml").read_text())
     assert flat["data.replay.batch_size"] == 12
     assert flat["data.env.id"] == "lrl/Identity-v0"
-    assert flat["actor_learner.eval_interval_learner_steps"] == 20
+    assert flat["actor_learner.eval_period_learner_steps"] == 20
     assert not any(isinstance(value, (dict, list)) for value in flat.values())
 
 
@@ -286,7 +286,7 @@ BROKEN_EVALUATION = [
     "--data.env.id=helpers.odd_envs:Faulty-v0",
     "--data.env.kwargs={evaluator: true, after: 0}",
     "--actor_learner.evaluation=background",
-    "--actor_learner.eval_interval_learner_steps=10",
+    "--actor_learner.eval_period_learner_steps=10",
 ]
 
 

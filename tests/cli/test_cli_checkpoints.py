@@ -20,7 +20,7 @@ pytestmark = quiet_commands
 
 SHORT = ("--data.actors.num_actors=0", "--trainer.max_steps=4")
 LR = 1e-05
-WITHOUT_EVALUATION = "--actor_learner.eval_interval_learner_steps=0"
+WITHOUT_EVALUATION = "--actor_learner.eval_period_learner_steps=0"
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_an_exit_in_an_evaluation_is_no_success(command, project, monkeypatch):
     monkeypatch.setattr("lrl.evaluation.loader.run_episodes", leave)
     code, _, err = command(
         "fit", "--config", "base.yaml", *SHORT, "--name", "left",
-        "--actor_learner.eval_interval_learner_steps=2",
+        "--actor_learner.eval_period_learner_steps=2",
     )  # fmt: skip
     assert code == 1
     assert "SystemExit" in err

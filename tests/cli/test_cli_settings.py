@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,11 @@ from helpers.training_runs import (
 import lrl
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
+from lrl.parts.renamed import RENAMED
 
 pytestmark = quiet_commands
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +38,16 @@ def command(project, monkeypatch, capsys):
 
 MISTAKES = {
     "unknown key": (["--data.replay.capcity", "5"], "data.replay.capcity"),
-    "wrong type": (["--data.replay.capacity", "many"], 'key "data.replay.capacity"'),
+    "wrong type": (["--data.replay.capacity", "many"], "capacity is many, but must be a whole"),
     "out of range": (["--data.replay.capacity", "-1"], "replay.capacity must be at least 1"),
-    "not a choice": (["--data.actors.on_failure", "hope"], 'key "data.actors.on_failure"'),
-    "unknown class": (["--model.encoder", "lrl.networks.Nothing"], 'key "model.encoder"'),
+    "not a choice": (
+        ["--data.actors.on_failure", "hope"],
+        "on_failure is hope, but must be 'restart' or 'fail'",
+    ),
+    "unknown class": (
+        ["--model.encoder", "lrl.networks.Nothing"],
+        "model.encoder: module 'lrl.networks' has no",
+    ),
     "wrong network": (
         ["--model.encoder.init_args.hidden_sizes", "[0]"],
         "encoder.hidden_sizes must hold at least one positive size",
@@ -80,7 +90,7 @@ MISTAKES = {
         ["--data.env.factory", "nowhere.make"],
         "env.id is 'lrl/Identity-v0', but must be a name of your own",
     ),
-    "wrong interval": (
+    "wrong period": (
         ["--actor_learner.sync_period_learner_steps", "0"],
         "sync_period_learner_steps must be at least 1",
     ),
@@ -89,16 +99,16 @@ MISTAKES = {
         "rate.samples_per_insert is null (free running) but actors.num_actors is 0",
     ),
     "wrong inference": (
-        ["--data.inference.delay_seconds", "-1"],
-        "lrl: error: inference.delay_seconds must be at least 0, got -1.0",
+        ["--data.inference.max_batch_delay_seconds", "-1"],
+        "lrl: error: inference.max_batch_delay_seconds must be at least 0, got -1.0",
     ),
     "inference without servers": (
-        ["--data.inference.batch_size", "4"],
-        "lrl: error: inference.batch_size is 4, but inference.num_servers is 0",
+        ["--data.inference.num_servers", "0"],
+        "inference.num_servers must be at least 1, got 0: where actors compute their own",
     ),
     "warm-up": (
-        ["--data.rate.min_size_env_steps", "3000"],
-        "rate.min_size_env_steps is 3000, but the replay keeps only 2000 rows",
+        ["--data.rate.warm_up_env_steps", "3000"],
+        "rate.warm_up_env_steps is 3000, but the replay keeps only 2000 rows",
     ),
     "unknown environment": (["--data.env.id", "Nowhere-v0"], "env.id is 'Nowhere-v0'"),
     "no such configuration": (["--config", "nowhere.yaml"], "nowhere.yaml"),
@@ -151,6 +161,128 @@ def test_a_mistake_in_a_file_is_named_too(command, project):
     assert code == 2
     assert "capcity" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("old", "new"), [pair for pair in RENAMED.items() if "." in pair[0]])
+def test_an_old_key_is_answered_with_the_new_which_exists(command, project, old, new):
+    sections, name = old.split(".")[:-1], old.split(".")[-1]
+    nested: Any = {name: 1}
+    for section in reversed(sections):
+        nested = {section: nested}
+    (project.folder / "old.yaml").write_text(yaml.safe_dump(nested))
+    for given in (["--config", "old.yaml"], [f"--{old}", "1"]):
+        code, out, err = command("fit", "--config", "base.yaml", *given)
+        assert (code, out, err) == (2, "", f"lrl: error: {old} is called {new} now\n")
+    assert command("fit", f"--{new}", "1", "--print_config")[0] in (None, 0)
+
+
+MY_DQN = """
+from pathlib import Path
+
+import lrl
+
+
+class MyDQN(lrl.DQN):
+    def __init__(self, scale: float = 1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+
+    def compute_loss(self, batch, next_values):
+        Path(f"scaled_by_{self.scale}").touch()
+        losses = super().compute_loss(batch, next_values)
+        return losses._replace(loss=self.scale * losses.loss)
+"""
+
+
+@pytest.mark.parametrize("spelling", ["--model.class_path=", "--model=", "file", "saved"])
+def test_a_model_of_ones_own_is_named_by_its_class(command, project, spelling):
+    (project.folder / "my_module.py").write_text(MY_DQN)
+    model = {"class_path": "my_module.MyDQN", "init_args": {"scale": 2.5}}
+    (project.folder / "mine.yaml").write_text(yaml.safe_dump({"model": model}))
+    if spelling in ("file", "saved"):
+        given = ["--config", "mine.yaml"]
+    else:
+        given = [f"{spelling}my_module.MyDQN", "--model.init_args.scale", "2.5"]
+    given += ["--model.target_update_tau", "0.5"]  # the flat spelling holds, too
+    code, printed, err = command("fit", "--config", "base.yaml", *given, "--print_config")
+    assert code in (None, 0), err
+    if spelling == "saved":
+        (project.folder / "printed.yaml").write_text(printed)
+        _, printed, _ = command("fit", "--config", "printed.yaml", "--print_config")
+    model = yaml.safe_load(printed)["model"]
+    assert model["class_path"] == "my_module.MyDQN"
+    settings = model["init_args"]
+    assert (settings["scale"], settings["target_update_tau"]) == (2.5, 0.5)
+    assert settings["encoder"]["init_args"]["hidden_sizes"] == [16]  # of base.yaml
+    assert settings["optimizer"]["class_path"] == "torch.optim.SGD"
+
+
+def test_a_model_of_ones_own_is_trained(tmp_path, monkeypatch, capsys):
+    project = Project(tmp_path)
+    (project.folder / "my_module.py").write_text(MY_DQN)
+    given = ["--model.class_path", "my_module.MyDQN", "--model.scale", "2", "--name", "mine"]
+    short = ["--data.actors.num_actors=0", "--trainer.max_steps=2"]
+    code, _, err = project.call(monkeypatch, capsys, "fit", "--config", "base.yaml", *given, *short)
+    assert code in (None, 0), err
+    assert (tmp_path / "scaled_by_2.0").exists()
+    assert "my_module.MyDQN" in (project.folder / "runs/mine/version_0/config.yaml").read_text()
+
+
+def test_a_variable_of_the_environment_is_a_setting_that_files_and_arguments_override(
+    command, monkeypatch
+):
+    monkeypatch.setenv("LRL_FIT__DATA__REPLAY__N_STEP", "7")
+    monkeypatch.setenv("LRL_FIT__DATA__REPLAY__CAPACITY", "7")  # base.yaml has another
+    monkeypatch.setenv("LRL_FIT__TRAINER__MAX_EPOCHS", "7")
+    given = ["--config", "base.yaml", "--trainer.max_epochs", "3"]
+    code, printed, err = command("fit", *given, "--print_config")
+    assert code in (None, 0), err
+    config = yaml.safe_load(printed)
+    assert (config["data"]["replay"]["n_step"], config["data"]["replay"]["capacity"]) == (7, 2000)
+    assert config["trainer"]["max_epochs"] == 3
+    monkeypatch.setenv("LRL_FIT__DATA__REPLAY__N_STEP", "many")
+    code, _, err = command("fit", *given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "data.replay.n_step is many, but must be a whole number" in err
+
+
+@pytest.mark.parametrize(
+    ("logger", "is_named"), [("TensorBoardLogger", True), ("CSVLogger", False)]
+)
+def test_tensorboard_is_named_where_it_has_something_to_show(
+    tmp_path, monkeypatch, capsys, logger, is_named
+):
+    project = Project(tmp_path)
+    chosen = {"class_path": f"lightning.pytorch.loggers.{logger}", "init_args": {"save_dir": "x"}}
+    (project.folder / "logger.yaml").write_text(yaml.safe_dump({"trainer": {"logger": chosen}}))
+    given = ["--config", "logger.yaml", "--data.actors.num_actors=0", "--trainer.max_steps=2"]
+    code, out, err = project.call(monkeypatch, capsys, "fit", "--config", "base.yaml", *given)
+    assert code in (None, 0), err
+    assert ("next:\n  lrl test" in out, "tensorboard --logdir" in out) == (True, is_named)
+
+
+def test_a_second_callback_is_refused(command, project):
+    callbacks = {"trainer": {"callbacks": [{"class_path": "lrl.ActorLearnerCallback"}]}}
+    (project.folder / "second.yaml").write_text(yaml.safe_dump(callbacks))
+    code, _, err = command("fit", "--config", "base.yaml", "--config", "second.yaml")
+    assert code == 2
+    assert "trainer.callbacks holds an ActorLearnerCallback, but every run has one already" in err
+
+
+def test_what_an_earlier_version_saved_is_read(command, project):
+    saved = (DATA / "lrl-0.1.0.yaml").read_text()
+    (project.folder / "saved.yaml").write_text(saved)
+    code, printed, err = command("fit", "--config", "saved.yaml", "--print_config")
+    assert code in (None, 0), err
+    old, now = yaml.safe_load(saved), yaml.safe_load(printed)
+    assert now["data"]["inference"] is None
+    steps = "interval_learner_steps", "period_learner_steps"
+    for what in ("eval", "save", "video"):
+        callbacks = old["actor_learner"], now["actor_learner"]
+        before, after = (c[f"{what}_{n}"] for c, n in zip(callbacks, steps, strict=True))
+        assert before == after
+    assert now["data"]["rate"]["warm_up_env_steps"] == old["data"]["rate"]["min_size_env_steps"]
+    assert now["model"].items() >= old["model"].items()
 
 
 def test_the_version_is_told_without_importing_lightning():

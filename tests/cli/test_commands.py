@@ -173,9 +173,18 @@ def test_without_a_command_there_is_a_list_of_all(command, arguments):
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("fti", "fit"), ("eval", "evaluate"), ("bnech", "bench"), ("train", None), ("xyz", None)],
+    [
+        ("fti", "fit"),
+        ("eval", "evaluate"),
+        ("bnech", "bench"),
+        ("train", "fit"),
+        ("run", "fit"),
+        ("predict", "evaluate"),
+        ("enjoy", "play"),
+        ("xyz", None),
+    ],
 )
-def test_a_misspelt_command_is_told_the_nearest_and_all(command, typed, meant):
+def test_another_command_is_told_the_nearest_and_all(command, typed, meant):
     code, out, err = command(typed, "--config", "base.yaml")
     assert (code, out) == (2, "")
     error, *rest = err.splitlines()

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.command_line import Project, quiet_commands
+from jsonargparse import ArgumentError
 
 from benchmark.chaos.configs import GOOD, mutants, survey, try_configuration
+from lrl.cli.exit_status import Outcome
+from lrl.cli.main import LrlCLI
 from lrl.cli.messages import sentence
 
 pytestmark = [
@@ -39,6 +42,73 @@ def test_the_nearest_name_is_offered(message, meant):
     import lrl.networks  # noqa: F401
 
     assert sentence(ValueError(message), KNOWN) == f"{message}: did you mean {meant!r}?"
+
+
+class ParserOnly(LrlCLI):
+    """The command line as far as its parser, which takes seconds to build; nothing runs."""
+
+    def instantiate_classes(self) -> None: ...
+
+    def _run_subcommand(self, subcommand: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def parser():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["lrl", "fit"])
+        patch.setenv("PL_GLOBAL_SEED", "0")  # restores it
+        return ParserOnly(Outcome()).parser
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ("--trainer.max_steps=many", "trainer.max_steps is many, but must be a whole number"),
+        (
+            "--data.rate.samples_per_insert=fast",
+            "data.rate.samples_per_insert is fast, but must be a number or null",
+        ),
+        (
+            "--data.replay.n_step=many",
+            "data.replay.n_step is many, but must be a whole number or the path of a class",
+        ),
+        ("--model.encoder=foo", "model.encoder is foo, but must be the path of a class"),
+        (
+            "--model.encoder=torch.nn.Linear",
+            "model.encoder is torch.nn.Linear, but must be a subclass of Encoder",
+        ),
+        ("--model.encoder=nowhere.Thing", "model.encoder: No module named 'nowhere'"),
+        (
+            "--model.encoder=lrl.networks.MLPEncoder --model.encoder.hiden_sizes=3",
+            "model.encoder.hiden_sizes is no setting: did you mean 'hidden_sizes'?",
+        ),
+        (
+            "--model.head=lrl.networks.ScalarHead --model.head.loss=foo",
+            "model.head.loss is foo, but must be 'huber' or 'mse'",
+        ),
+        (
+            "--model.optimizer=torch.optim.Adam --model.optimizer.lr=fast",
+            "model.optimizer.lr is fast, but must be a number or the path of a class",
+        ),
+        (
+            "--data.exploration=EpsilonGreedy --data.exploration.schedule=foo",
+            "data.exploration.schedule is foo, but must be the path of a class",
+        ),
+        (
+            "--data.inference.num_servers=x",
+            "data.inference.num_servers is x, but must be a whole number",
+        ),
+        (
+            "--data.inference.num_serv=1",
+            "data.inference.num_serv is no setting: did you mean 'num_servers'?",
+        ),
+        ("--data.env.kwargs=5", "data.env.kwargs is 5, but must be a mapping"),
+    ],
+)
+def test_a_wrong_type_is_told_with_key_and_value_and_what_is_accepted(parser, given, plain):
+    with pytest.raises(ArgumentError) as told:
+        parser.parse_args(["fit", *given.split()])
+    assert sentence(told.value, KNOWN) == plain
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ RECIPES = [*CONFIGS.glob("*.yaml"), *(CONFIGS.parent / "benchmark/peers/configs"
 
 
 def section(files: list[Path], *names: str) -> dict[str, Any]:
-    """Return what files set in a section; as on the command line, the last one wins.
+    """Return what files set in a section, nothing where it is null; the last one wins.
 
     The command line itself would take 15 s for all of them.
     """
@@ -107,7 +107,7 @@ def section(files: list[Path], *names: str) -> dict[str, Any]:
         content = yaml.safe_load(file.read_text())
         for name in names:
             content = content.get(name, {})
-        merged |= content
+        merged = {} if content is None else merged | content
     return merged
 
 
@@ -120,7 +120,8 @@ def test_no_recipe_sets_what_would_do_nothing(recipe: Path, overlay: str | None)
     callback = section(files, "actor_learner")
     in_background = callback.get("evaluation") == "background"
     check_synchronous(actors, rate, has_evaluator=in_background)
-    check_inference(InferenceConfig(**section(files, "data", "inference")), actors)
+    if servers := section(files, "data", "inference"):
+        check_inference(InferenceConfig(**servers), actors)
     if actors.num_actors == 0:
         assert callback.get("sync_period_learner_steps", DEFAULT_SYNC_PERIOD) == DEFAULT_SYNC_PERIOD
 
@@ -139,15 +140,15 @@ def test_what_defines_a_target_and_a_batch_is_stated_and_not_a_default(name: str
 def test_a_run_is_as_long_as_the_papers(name: str, configs: dict[str, Any]):
     config = configs[name]
     rate, samples = config.data.rate, config.trainer.max_steps * config.data.replay.batch_size
-    env_steps = samples / rate.samples_per_insert + rate.min_size_env_steps
+    env_steps = samples / rate.samples_per_insert + rate.warm_up_env_steps
     assert env_steps == pytest.approx(ENV_STEPS.get(name, 50_000_000), rel=0.02)
 
 
 @every_overlay
 def test_a_run_is_evaluated_often_and_near_its_end(name: str, configs: dict[str, Any]):
     learner_steps = configs[name].trainer.max_steps
-    interval = configs[name].actor_learner.eval_interval_learner_steps
-    evaluations, after_the_last = divmod(learner_steps, interval)
+    period = configs[name].actor_learner.eval_period_learner_steps
+    evaluations, after_the_last = divmod(learner_steps, period)
     assert evaluations >= 20
     assert after_the_last <= learner_steps / 10
 
@@ -216,7 +217,7 @@ def test_epsilon_falls_once_learning_begins(configs: dict[str, Any]):
     annealed |= {"munchausen_iqn", "prioritized", "qr_dqn"}
     found = set()
     for name in OVERLAYS:
-        config, begin = configs[name], configs[name].data.rate.min_size_env_steps
+        config, begin = configs[name], configs[name].data.rate.warm_up_env_steps
         if config.data.exploration.class_path == "lrl.actors.exploration.EpsilonGreedy":
             found.add(name)
             last = 0.1 if name == "dqn" else 0.01
@@ -243,12 +244,13 @@ def test_the_seed_overlay_has_the_existing_trainers_defaults(configs: dict[str, 
     assert data.env.max_episode_steps is None
     assert data.replay.n_step == 3
     assert [epsilon(configs["seed"], step) for step in (0, 10**9)] == [0.1, 0.1]
-    assert (data.actors.num_actors, data.actors.envs_per_actor, data.actors.groups) == (1, 4, 1)
+    assert (data.actors.num_actors, data.actors.envs_per_actor) == (1, 4)
     inference = data.inference
-    assert (inference.num_servers, inference.devices) == (1, ("cpu",))
-    assert (inference.batch_size, inference.delay_seconds) == (4, 0.1)
-    assert inference.broadcast_period_seconds == 2.5
-    assert data.rate.min_size_env_steps == 1000
+    assert (inference.num_servers, inference.groups_per_actor) == (1, 1)
+    assert inference.devices == ("cpu",)
+    assert (inference.batch_size, inference.max_batch_delay_seconds) == (4, 0.1)
+    assert inference.sync_period_seconds == 2.5
+    assert data.rate.warm_up_env_steps == 1000
     assert data.rate.max_learner_steps_per_second is None
 
 

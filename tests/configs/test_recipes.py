@@ -53,11 +53,11 @@ def small(task: str, mode: str) -> list[str]:
         "--data.actors.envs_per_actor", "2",
         "--data.replay.batch_size", "8",
         "--data.replay.capacity", "400",
-        "--data.rate.min_size_env_steps", "100",
+        "--data.rate.warm_up_env_steps", "100",
         "--data.rate.samples_per_insert", "4",
         "--data.evaluation.episodes", "1",
         "--data.evaluation.max_frames_per_episode", "80",
-        "--actor_learner.eval_interval_learner_steps", "6",
+        "--actor_learner.eval_period_learner_steps", "6",
     ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_the_seed_overlay_learns(command, tmp_path):
         "--data.rate.samples_per_insert", "16",
         "--data.evaluation.episodes", "20",
         "--data.evaluation.epsilon", "0",
-        "--actor_learner.eval_interval_learner_steps", "200",
+        "--actor_learner.eval_period_learner_steps", "200",
     )  # fmt: skip
     assert code in (None, 0), err
     (folder,) = (tmp_path / "runs" / "small").glob("version_*")

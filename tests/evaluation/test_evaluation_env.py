@@ -243,7 +243,7 @@ def test_a_film_shows_it_too(tmp_path: Path, monkeypatch):
 
     original = stage.make_stage
     monkeypatch.setattr(stage, "make_stage", lambda e: ids.append(e.kwargs) or original(e))
-    callback = ActorLearnerCallback(5, 10, 10, video_interval_learner_steps=20)
+    callback = ActorLearnerCallback(5, 10, 10, video_period_learner_steps=20)
     data = small_data(env=EnvConfig(DIARY, {"length": 12}), evaluation=longer())
     run = make_run(tmp_path, callback, data=data).fit()
     assert ids == [{"length": 9}] * 2  # at setup, and the film

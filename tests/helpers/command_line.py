@@ -29,9 +29,9 @@ data:
   env: {id: lrl/Identity-v0, kwargs: {length: 5}}
   actors: {num_actors: 2, envs_per_actor: 2}
   replay: {capacity: 2000, batch_size: 8}
-  rate: {samples_per_insert: 4.0, min_size_env_steps: 50}
+  rate: {samples_per_insert: 4.0, warm_up_env_steps: 50}
   evaluation: {episodes: 3, test_episodes: 6}
-actor_learner: {eval_interval_learner_steps: 20}
+actor_learner: {eval_period_learner_steps: 20}
 """
 OVERLAY = """
 model:

@@ -33,7 +33,7 @@ def main(folder: Path, steps: int, ckpt_path: str | None) -> None:
         data=small_data(
             env=EnvConfig(id="CartPole-v1"),
             actors=background(1, 2),
-            rate=RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=200),
+            rate=RateLimiterConfig(samples_per_insert=4.0, warm_up_env_steps=200),
         ),
         max_steps=steps,
         strategy="ddp",

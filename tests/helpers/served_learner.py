@@ -47,8 +47,8 @@ class ServedLearner:
         self.errors, self._server_errors = multiprocessing.Pipe(duplex=False)
         settings = {
             "batch_requests": slots,
-            "delay_seconds": 0.0,
-            "broadcast_period_seconds": 0.0,
+            "max_batch_delay_seconds": 0.0,
+            "sync_period_seconds": 0.0,
             **plan,
         }
         self._plan = ServerPlan(

@@ -70,7 +70,7 @@ def small_data(env_id: str = "lrl/Identity-v0", **settings: Any) -> ReplayDataMo
         "env": EnvConfig(id=env_id),
         "actors": ActorConfig(num_actors=0, envs_per_actor=2),
         "replay": ReplayConfig(capacity=2000, batch_size=8, n_step=1, gamma=0.99),
-        "rate": RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=20),
+        "rate": RateLimiterConfig(samples_per_insert=4.0, warm_up_env_steps=20),
         "evaluation": EvaluationConfig(episodes=2, test_episodes=4),
         "learner_threads": 1,
     }
@@ -132,7 +132,7 @@ def make_run(
     seed: int | None = 0,
     **trainer: Any,
 ) -> Run:
-    """Make a run; without callbacks it gets an ActorLearnerCallback with short intervals.
+    """Make a run; without callbacks it gets an ActorLearnerCallback with short periods.
 
     Where it acts in this process, nobody waits for weights: their period is left out.
     """

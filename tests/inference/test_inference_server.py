@@ -51,7 +51,7 @@ def test_replies_equal_a_local_forward_of_the_same_batch_while_weights_change(
     monkeypatch: pytest.MonkeyPatch,
 ):
     slots, count = 8, 1250
-    learner = ServedLearner(slots, batch_requests=4, delay_seconds=0.002)
+    learner = ServedLearner(slots, batch_requests=4, max_batch_delay_seconds=0.002)
     batches: list[tuple[list[int], list[int], int]] = []
     answer = learner.server.requests.answer
 
@@ -148,7 +148,7 @@ def test_weights_are_taken_once_in_a_broadcast_period(
 ):
     clock = Clock()
     monkeypatch.setattr("lrl.inference.server.time", clock.module)
-    learner = make(broadcast_period_seconds=8.0)
+    learner = make(sync_period_seconds=8.0)
     requester, observation = learner.requester(), observation_of(0, 1, 1, 4)
     before = [(100.0, None, 0), (107.5, 1, 0), (108.0, 2, 2), (115.5, 3, 2), (116.0, None, 3)]
     for clock.now, published, expected in [*before, (130.0, 4, 4), (137.5, 5, 4)]:
@@ -161,7 +161,7 @@ def test_weights_are_taken_once_in_a_broadcast_period(
 
 
 def test_the_next_server_begins_with_the_newest_weights(make: Callable):
-    learner = make(broadcast_period_seconds=1000.0)
+    learner = make(sync_period_seconds=1000.0)
     requester, observation = learner.requester(), observation_of(0, 1, 1, 4)
     requester.ask(observation)
     learner.server.serve()
@@ -186,7 +186,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_lone_request_runs_when_it_has_waited_for_the_delay(make: Callable, clock: Clock):
-    learner = make(delay_seconds=0.25)
+    learner = make(max_batch_delay_seconds=0.25)
     learner.requester().ask(observation_of(0, 1, 1, 4))
     batches = learner.slots.server["batches"]
     for clock.now in (100.0, 100.125, 100.25 - 2**-10):
@@ -199,7 +199,7 @@ def test_a_lone_request_runs_when_it_has_waited_for_the_delay(make: Callable, cl
 
 
 def test_the_delay_is_the_oldest_requests(make: Callable, clock: Clock):
-    learner = make(slots=3, delay_seconds=0.25)
+    learner = make(slots=3, max_batch_delay_seconds=0.25)
     for slot, clock.now in enumerate([100.0, 100.125]):
         learner.requester(slot).ask(observation_of(slot, 1, 1, 4))
         learner.server.serve()
@@ -212,7 +212,7 @@ def test_the_delay_is_the_oldest_requests(make: Callable, clock: Clock):
 
 
 def test_a_full_batch_runs_at_once_and_a_long_delay_does_not_deafen(make: Callable):
-    learner = make(slots=3, batch_requests=2, delay_seconds=30.0)
+    learner = make(slots=3, batch_requests=2, max_batch_delay_seconds=30.0)
     requesters = [learner.requester(slot) for slot in range(3)]
     with learner.serving():
         requesters[0].ask(observation_of(0, 1, 1, 4))
@@ -230,7 +230,7 @@ def test_a_full_batch_runs_at_once_and_a_long_delay_does_not_deafen(make: Callab
 
 
 def test_a_full_batch_waits_for_nothing(make: Callable, monkeypatch: pytest.MonkeyPatch):
-    learner = make(slots=2, batch_requests=2, delay_seconds=30.0)
+    learner = make(slots=2, batch_requests=2, max_batch_delay_seconds=30.0)
     for slot in range(2):
         learner.requester(slot).ask(observation_of(slot, 1, 1, 4))
     timeouts: list[float] = []
@@ -249,7 +249,7 @@ def test_a_full_batch_waits_for_nothing(make: Callable, monkeypatch: pytest.Monk
 
 
 def test_batches_of_one(make: Callable):
-    learner = make(slots=4, batch_requests=1, delay_seconds=30.0)
+    learner = make(slots=4, batch_requests=1, max_batch_delay_seconds=30.0)
     requesters = [learner.requester(slot) for slot in range(4)]
     with learner.serving():
         for number in range(1, 6):

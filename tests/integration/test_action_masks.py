@@ -79,7 +79,7 @@ def masked_run(
         env=MASKED,
         actors=actors,
         replay=ReplayConfig(capacity=2000, batch_size=32, n_step=1, gamma=1.0),
-        rate=RateLimiterConfig(samples_per_insert=8.0, min_size_env_steps=200),
+        rate=RateLimiterConfig(samples_per_insert=8.0, warm_up_env_steps=200),
         exploration=exploration,
     )
     callbacks = [AfterEachStep(seen.note), ActorLearnerCallback(10, 0, 0)]

@@ -70,7 +70,7 @@ def records(tmp_path_factory):
             actors=background(ACTORS, ENVS),
             exploration=EpsilonSpread(0.0, 1.0),
             replay=ReplayConfig(capacity=5000, batch_size=BATCH),
-            rate=RateLimiterConfig(samples_per_insert=RATIO, min_size_env_steps=500),
+            rate=RateLimiterConfig(samples_per_insert=RATIO, warm_up_env_steps=500),
             evaluation=EvaluationConfig(episodes=2),
         ),
         max_steps=STEPS,
@@ -145,7 +145,7 @@ def test_lag_is_bounded_by_the_period_and_the_rows_on_their_way(records):
     lag = (records.learner_steps - records.column("policy_version"))[warm]
     assert lag.min() >= 0
     waiting = ACTORS * 4 * 16  # 4 chunks of 16 rows in each ring
-    ahead = 2 * (BATCH + RATIO * 16)  # the error buffer, in samples
+    ahead = 2 * (BATCH + RATIO * 16)  # max_samples_ahead
     bound = SYNC + (waiting * RATIO + ahead) / BATCH
     # A process that the system leaves aside in the middle of a step may be older.
     assert np.quantile(lag, 0.9) <= bound + 2

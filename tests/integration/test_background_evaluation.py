@@ -131,7 +131,7 @@ def test_the_last_weights_are_evaluated_though_the_evaluator_is_busy(
     assert evaluations(run).keys() >= {10, 40}
     assert len(left_out) == 4 - len(evaluations(run)) > 0
     assert "that of step 10 still runs" in left_out[0]
-    assert "raise eval_interval_learner_steps" in left_out[0]
+    assert "raise eval_period_learner_steps" in left_out[0]
 
 
 def test_a_killed_evaluator_begins_again(tmp_path: Path):
@@ -176,8 +176,8 @@ def test_only_the_two_modes_exist():
         ActorLearnerCallback(evaluation="aside")  # pyright: ignore[reportArgumentType]
 
 
-def test_an_interval_of_0_would_do_nothing_and_is_refused():
-    with pytest.raises(ConfigError, match="'background', but eval_interval_learner_steps is 0"):
+def test_a_period_of_0_would_do_nothing_and_is_refused():
+    with pytest.raises(ConfigError, match="'background', but eval_period_learner_steps is 0"):
         ActorLearnerCallback(5, 0, evaluation="background")
 
 

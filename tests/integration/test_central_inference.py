@@ -67,8 +67,8 @@ def received(monkeypatch):
 @pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_acts_through_servers(tmp_path, received, servers):
     data = small_data(
-        actors=background(2, envs_per_actor=4, groups=2),
-        inference=InferenceConfig(num_servers=servers),
+        actors=background(2, envs_per_actor=4),
+        inference=InferenceConfig(num_servers=servers, groups_per_actor=2),
     )
     run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data, max_steps=200).fit()
     steps = [rows.policy_version[rows.kind == RowKind.STEP] for _, rows in received]
@@ -89,8 +89,8 @@ def test_a_run_acts_through_servers(tmp_path, received, servers):
 def test_all_groups_ask_before_the_first_of_them_waits(tmp_path):
     """Else a batch of them all would only run after the delay."""
     data = small_data(
-        actors=background(1, envs_per_actor=4, groups=2),
-        inference=InferenceConfig(num_servers=1, batch_size=4, delay_seconds=1000.0),
+        actors=background(1, envs_per_actor=4),
+        inference=InferenceConfig(1, 2, batch_size=4, max_batch_delay_seconds=1000.0),
     )
     run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data)
     run.fit()
@@ -114,9 +114,8 @@ def test_actors_hold_no_torch(tmp_path, received):
 @pytest.mark.parametrize(
     ("actors", "inference", "message"),
     [
-        ({"groups": 2}, {"num_servers": 0}, r"actors.groups is 2, but without inference servers"),
-        ({}, {"num_servers": 0, "batch_size": 2}, r"inference.batch_size is 2, but .*num_servers"),
-        ({"num_actors": 0}, {}, r"actors.num_actors is 0 .* but inference.num_servers is 1"),
+        ({}, {"groups_per_actor": 4}, r"envs_per_actor 2 cannot be .*groups_per_actor 4"),
+        ({"num_actors": 0}, {}, r"actors.num_actors is 0 .* but data.inference has servers"),
         ({"num_actors": 300}, {}, r"inference.num_servers 1 leaves 300 groups .* serve 256"),
         ({}, {"num_servers": 3}, r"inference.num_servers 3 is more than the 2 groups"),
         ({}, {"batch_size": 1}, r"inference.batch_size 1 is below the 2 observations"),
@@ -174,7 +173,7 @@ def test_a_killed_server_comes_back_and_actors_keep_their_episodes(tmp_path, rec
         "lrl/Ledger-v0",
         actors=background(2),
         inference=InferenceConfig(num_servers=1),
-        rate=RateLimiterConfig(None, min_size_env_steps=20),
+        rate=RateLimiterConfig(None, warm_up_env_steps=20),
     )
     run = make_run(
         tmp_path,
@@ -257,7 +256,7 @@ def test_a_minute_of_kills_corrupts_nothing_and_stalls_nobody(tmp_path, received
         "lrl/Ledger-v0",
         actors=background(4, max_restarts=100, chunk_rows=64),
         inference=InferenceConfig(num_servers=2, max_restarts=100),
-        rate=RateLimiterConfig(8.0, min_size_env_steps=1000),
+        rate=RateLimiterConfig(8.0, warm_up_env_steps=1000),
         replay=ReplayConfig(capacity=100_000, batch_size=256, n_step=1),
     )
     run = make_run(

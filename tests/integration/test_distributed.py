@@ -191,7 +191,7 @@ def test_torchrun_starts_the_ranks(tmp_path):
     command = [
         "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         "-m", "lrl", "fit", "--config", "base.yaml", "--config", str(overlay),
-        "--data.evaluation.episodes", "4", "--actor_learner.save_interval_learner_steps", "20",
+        "--data.evaluation.episodes", "4", "--actor_learner.save_period_learner_steps", "20",
     ]  # fmt: skip
     code, output = run_module(*command, cwd=tmp_path)
     assert code == 0, output

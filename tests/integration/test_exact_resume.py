@@ -104,7 +104,7 @@ def cartpole(
         env=env,
         actors=ActorConfig(num_actors=0, envs_per_actor=2),
         replay=ReplayConfig(capacity=300, batch_size=16, **parts["replay"]),
-        rate=RateLimiterConfig(samples_per_insert=4.0, min_size_env_steps=50),
+        rate=RateLimiterConfig(samples_per_insert=4.0, warm_up_env_steps=50),
         exploration=parts["exploration"],
         seed=seed,
     )
@@ -223,7 +223,7 @@ def pong(folder: Path, *, seed: int = 0, **run: Any) -> Run:
         ),
         actors=ActorConfig(num_actors=0, envs_per_actor=4),
         replay=ReplayConfig(capacity=6000, batch_size=16, n_step=3, sampler=PRIORITIES),
-        rate=RateLimiterConfig(samples_per_insert=1.0, min_size_env_steps=1000),
+        rate=RateLimiterConfig(samples_per_insert=1.0, warm_up_env_steps=1000),
         exploration=EpsilonGreedy(Linear(1.0, 0.1, 20_000)),
         seed=seed,
     )

@@ -16,9 +16,9 @@ pytestmark = [*quiet, pytest.mark.timeout(120)]
 
 SYNCHRONOUS = ActorConfig(num_actors=0, envs_per_actor=4)
 MODES = {
-    "synchronous": (SYNCHRONOUS, InferenceConfig(), [3], 0.3),
-    "asynchronous": (background(2, 4), InferenceConfig(), [1, 2], 0.15),
-    "groups": (background(2, 4, groups=2), InferenceConfig(num_servers=1), [1, 2], 0.15),
+    "synchronous": (SYNCHRONOUS, None, [3], 0.3),
+    "asynchronous": (background(2, 4), None, [1, 2], 0.15),
+    "groups": (background(2, 4), InferenceConfig(groups_per_actor=2), [1, 2], 0.15),
 }
 
 

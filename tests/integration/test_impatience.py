@@ -18,7 +18,7 @@ from helpers.training_runs import kill_group, process_group, wait_for
 def test_three_times_ctrl_c_ends_at_once_with_a_whole_checkpoint(tmp_path):
     """They come while a checkpoint may be on its way to the disk: one is saved at each step."""
     project = Project(tmp_path)
-    often = ["--trainer.max_steps", "1000000", "--actor_learner.save_interval_learner_steps", "1"]
+    often = ["--trainer.max_steps", "1000000", "--actor_learner.save_period_learner_steps", "1"]
     process = project.start("fit", "--config", "base.yaml", *often)
     last = project.runs / "version_0" / "checkpoints" / "last.ckpt"
     try:

@@ -59,7 +59,7 @@ def test_when_a_rank_is_killed_everything_ends(tmp_path, lost):
 ENDLESS = """
 trainer: {max_steps: 1000000000, limit_train_batches: null, accelerator: cpu, devices: 2}
 data: {actors: {num_actors: 0}, evaluation: {episodes: 4, test_episodes: 4}}
-actor_learner: {eval_interval_learner_steps: 0, save_interval_learner_steps: 5}
+actor_learner: {eval_period_learner_steps: 0, save_period_learner_steps: 5}
 """
 
 

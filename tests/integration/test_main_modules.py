@@ -19,7 +19,7 @@ def train():
         lrl.EnvConfig("lrl/Identity-v0"), lrl.ActorConfig(num_actors=1, envs_per_actor=2),
         replay=lrl.ReplayConfig(batch_size=8), rate=lrl.RateLimiterConfig(8.0, None, 50),
     )
-    callback = lrl.ActorLearnerCallback(eval_interval_learner_steps=20)
+    callback = lrl.ActorLearnerCallback(eval_period_learner_steps=20)
     trainer = L.Trainer(max_steps=20, callbacks=[callback], enable_model_summary=False)
     trainer.fit(lrl.DQN(), datamodule=experience)
     print("trained", trainer.global_step, callback.best_model_score)

@@ -41,7 +41,7 @@ def fit(
         "env": EnvConfig(id="CartPole-v1"),
         "actors": background(num_actors, 2) if num_actors else ActorConfig(0, 4),
         "replay": ReplayConfig(2000, BATCH, n_step=3, sampler=PrioritizedSampler),
-        "rate": RateLimiterConfig(samples_per_insert=RATIO, min_size_env_steps=MIN_SIZE),
+        "rate": RateLimiterConfig(samples_per_insert=RATIO, warm_up_env_steps=MIN_SIZE),
         "exploration": EpsilonGreedy(Linear(1.0, 0.1, 2000)),
         **settings,
     }
@@ -112,13 +112,13 @@ def test_a_resumed_run_learns_at_once_and_never_above_the_ratio(
     run = fit(tmp_path, 160, first.checkpoint("last"), watch, num_actors=num_actors)
     assert "is restored" in caplog.text
     saved = saved_env_steps(first.checkpoint("last"))
-    error_buffer = float(dataset(run).limiter._error_buffer)
+    max_samples_ahead = float(dataset(run).limiter._max_samples_ahead)
     assert len(watch.seen) == 60
     for index, seen in enumerate(watch.seen):
         assert seen.sampled == (101 + index) * BATCH  # counted over both sessions
         assert seen.inserted == seen.env_steps - MIN_SIZE
         assert seen.sampled <= RATIO * seen.inserted  # no burst
-        assert seen.sampled >= RATIO * seen.inserted - 2 * error_buffer  # nothing filled again
+        assert seen.sampled >= RATIO * seen.inserted - 2 * max_samples_ahead  # nothing filled again
     assert watch.seen[0].env_steps - saved < MIN_SIZE
     assert dataset(run).env_steps_offset == saved
     rows = run.metrics()

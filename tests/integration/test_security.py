@@ -215,7 +215,9 @@ def test_nothing_listens_on_a_network_and_shared_memory_has_no_name(tmp_path, se
         tmp_path,
         AfterEachStep(look),
         ActorLearnerCallback(5, 0, 0),
-        data=small_data(actors=background(2), inference=InferenceConfig(num_servers=servers)),
+        data=small_data(
+            actors=background(2), inference=InferenceConfig(servers) if servers else None
+        ),
         max_steps=3,
     )
     run.fit()

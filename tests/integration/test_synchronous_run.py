@@ -40,7 +40,7 @@ def cartpole(folder: Path, *, steps: int, seed: int = 0, evaluate: int = 100) ->
             env=EnvConfig(id="CartPole-v1"),
             actors=ActorConfig(num_actors=0, envs_per_actor=10),
             replay=ReplayConfig(capacity=2000, batch_size=20, n_step=3),
-            rate=RateLimiterConfig(samples_per_insert=2.0, min_size_env_steps=100),
+            rate=RateLimiterConfig(samples_per_insert=2.0, warm_up_env_steps=100),
             exploration=EpsilonGreedy(Linear(1.0, 0.1, 5000)),
             seed=seed,
         ),

@@ -52,20 +52,20 @@ REFUSED = {
     "warm-up above capacity": (
         {
             "replay": ReplayConfig(100, batch_size=32),
-            "rate": RateLimiterConfig(min_size_env_steps=101),
+            "rate": RateLimiterConfig(warm_up_env_steps=101),
         },
         ActorLearnerCallback(),
-        "rate.min_size_env_steps is 101, but the replay keeps only 100 rows",
+        "rate.warm_up_env_steps is 101, but the replay keeps only 100 rows",
     ),
     "rings too short": (
         {"replay": ReplayConfig(capacity=40, batch_size=8, n_step=20)},
         ActorLearnerCallback(),
         "replay.capacity leaves 20 rows for each of 2 streams.*set replay.capacity to at least 44",
     ),
-    "error buffer too small": (
-        {"actors": background(), "rate": RateLimiterConfig(4.0, error_buffer=5.0)},
+    "max samples ahead too small": (
+        {"actors": background(), "rate": RateLimiterConfig(4.0, max_samples_ahead=5.0)},
         ActorLearnerCallback(),
-        "rate.error_buffer is 5.0.*at least 72",
+        "rate.max_samples_ahead is 5.0.*at least 72",
     ),
     "unknown environment": (
         {"env": EnvConfig(id="Nowhere-v0")},

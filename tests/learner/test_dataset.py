@@ -90,7 +90,7 @@ def make_dataset(
     n_step: int | Schedule = 1,
     **rate: Any,
 ) -> ReplayDataset:
-    config = RateLimiterConfig(**{"samples_per_insert": 2.0, "min_size_env_steps": 10, **rate})
+    config = RateLimiterConfig(**{"samples_per_insert": 2.0, "warm_up_env_steps": 10, **rate})
     return ReplayDataset(
         Replay(
             ReplayBuffer(SPEC, capacity, num_streams=1, n_step=n_step, sampler=sampler), batch_size
@@ -178,7 +178,7 @@ def test_priorities_are_drawn_from_a_batch_at_a_time():
 
 
 def test_the_first_batch_waits_for_the_warm_up():
-    dataset = make_dataset(min_size_env_steps=50)
+    dataset = make_dataset(warm_up_env_steps=50)
     next(dataset)
     # 2 steps more earn the 4 samples of a batch.
     assert dataset.env_steps == 52
@@ -276,7 +276,7 @@ class Silent(CountingPool):
 
 
 def silent_dataset(check: Any) -> ReplayDataset:
-    limiter = RateLimiter(RateLimiterConfig(samples_per_insert=None, min_size_env_steps=4), 2)
+    limiter = RateLimiter(RateLimiterConfig(samples_per_insert=None, warm_up_env_steps=4), 2)
     replay = ReplayBuffer(SPEC, 100, num_streams=4)
     return ReplayDataset(Replay(replay, 2), limiter, lambda _: Silent(0), check)
 

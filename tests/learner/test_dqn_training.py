@@ -135,13 +135,13 @@ def test_the_share_of_greedy_actions_is_of_the_allowed_ones(tiny_spec: EnvSpec):
 def test_statistics_leave_the_run_as_it_is(tiny_spec: EnvSpec, encoder: type[Encoder]):
     """Also the generator, from which noise and levels of quantiles are drawn."""
     weights = []
-    for interval in (0, 1):
+    for period in (0, 1):
         torch.manual_seed(5)
         head = functools.partial(ImplicitQuantileHead, noisy=True)
         agent = DQN(encoder, head, optimizer=SGD, env_spec=tiny_spec)
-        train(agent, batches(6), log_every_n_steps=interval)
+        train(agent, batches(6), log_every_n_steps=period)
         weights.append(weights_of(agent.online))
-        assert (agent.statistics != {}) == (interval > 0)
+        assert (agent.statistics != {}) == (period > 0)
         assert all(module.training for module in agent.online.modules())
     assert equal(*weights)
 
@@ -167,10 +167,10 @@ def test_statistics_are_taken_at_logging_steps_only(tiny_spec: EnvSpec):
     assert recorder.statistics[6] != recorder.statistics[3]
 
 
-@pytest.mark.parametrize(("interval", "expected"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
-def test_is_logging_step(interval: int, expected: list[int]):
+@pytest.mark.parametrize(("period", "expected"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
+def test_is_logging_step(period: int, expected: list[int]):
     trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False,
-                        log_every_n_steps=interval)  # fmt: skip
+                        log_every_n_steps=period)  # fmt: skip
     assert [step for step in range(1, 5) if is_logging_step(trainer, step)] == expected
 
 

@@ -51,7 +51,7 @@ def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
             actors=ActorConfig(num_actors=0, envs_per_actor=8),
             exploration=EpsilonGreedy(Linear(1.0, 0.1, 3000)),
             replay=replay,
-            rate=RateLimiterConfig(samples_per_insert=16.0, min_size_env_steps=500),
+            rate=RateLimiterConfig(samples_per_insert=16.0, warm_up_env_steps=500),
             evaluation=EvaluationConfig(episodes=20),
             seed=seed,
         ),

@@ -42,9 +42,9 @@ def test_settings_of_actors_are_refused_where_there_are_none(tmp_path, name, val
 
 
 def test_those_that_the_evaluator_follows_are_kept(tmp_path):
-    callback = ActorLearnerCallback(eval_interval_learner_steps=8, evaluation="background")
+    callback = ActorLearnerCallback(eval_period_learner_steps=8, evaluation="background")
     assert synchronous(tmp_path, callback, **SUPERVISION).fit().trainer.global_step == 8
-    callback = ActorLearnerCallback(eval_interval_learner_steps=8, evaluation="background")
+    callback = ActorLearnerCallback(eval_period_learner_steps=8, evaluation="background")
     with pytest.raises(ConfigError, match=r"actors\.start_method is spawn"):
         synchronous(tmp_path, callback, start_method="spawn").fit()
 
@@ -60,7 +60,7 @@ def test_the_default_period_is_not_due_where_nobody_takes_weights(tmp_path):
     assert DEFAULT_SYNC_PERIOD % 8
     run = make_run(
         tmp_path,
-        ActorLearnerCallback(eval_interval_learner_steps=0, save_interval_learner_steps=0),
+        ActorLearnerCallback(eval_period_learner_steps=0, save_period_learner_steps=0),
         module=small_agent(updates_per_step=8),
         max_steps=16,
         log_every_n_steps=8,
@@ -76,9 +76,9 @@ def test_the_default_period_is_not_due_where_nobody_takes_weights(tmp_path):
     ],
     ids=["synchronous", "free running"],
 )
-def test_an_error_buffer_is_refused_where_nobody_waits(tmp_path, actors, ratio, words):
-    data = small_data(actors=actors, rate=RateLimiterConfig(ratio, error_buffer=500.0))
-    with pytest.raises(ConfigError, match=f"rate.error_buffer is 500.0, {words}"):
+def test_max_samples_ahead_is_refused_where_nobody_waits(tmp_path, actors, ratio, words):
+    data = small_data(actors=actors, rate=RateLimiterConfig(ratio, max_samples_ahead=500.0))
+    with pytest.raises(ConfigError, match=f"rate.max_samples_ahead is 500.0, {words}"):
         make_run(tmp_path, data=data).fit()
 
 
@@ -109,12 +109,12 @@ def test_limits_of_validation_are_refused_where_a_process_evaluates(tmp_path, li
 
 
 def test_a_monitor_is_refused_where_nothing_is_evaluated():
-    with pytest.raises(ConfigError, match="monitor is 'eval/return_min', but eval_interval"):
-        ActorLearnerCallback(eval_interval_learner_steps=0, monitor="eval/return_min")
+    with pytest.raises(ConfigError, match="monitor is 'eval/return_min', but eval_period"):
+        ActorLearnerCallback(eval_period_learner_steps=0, monitor="eval/return_min")
 
 
 def test_a_warm_up_must_fit_into_the_replay():
-    rate = RateLimiterConfig(min_size_env_steps=1000)
+    rate = RateLimiterConfig(warm_up_env_steps=1000)
     check_warm_up(rate, ReplayConfig(1000))
-    with pytest.raises(ConfigError, match=r"rate.min_size_env_steps is 1000, .* only 999"):
+    with pytest.raises(ConfigError, match=r"rate.warm_up_env_steps is 1000, .* only 999"):
         check_warm_up(rate, ReplayConfig(999))

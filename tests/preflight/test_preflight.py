@@ -44,7 +44,7 @@ def check(
     sampler: Sampler = UNIFORM,
     spec: EnvSpec = VECTOR,
     ranks: int = 1,
-    inference: InferenceConfig = InferenceConfig(),  # noqa: B008
+    inference: InferenceConfig | None = None,
 ) -> None:
     actors = ActorConfig(num_actors=num_actors, envs_per_actor=4)
     check_machine(spec, actors, inference, ReplayConfig(capacity, batch_size=32), sampler, ranks)
@@ -81,20 +81,20 @@ def test_a_replay_that_does_not_fit_is_told_the_largest_that_does(monkeypatch):
     with pytest.raises(ConfigError):
         check(2, fits + 16, PrioritizedSampler(), ATARI)
     actors = ActorConfig(num_actors=2, envs_per_actor=4)
-    shared = shared_bytes(ATARI, actors, InferenceConfig())
+    shared = shared_bytes(ATARI, actors, None)
     stored = ReplayBuffer.bytes_needed(ATARI, fits, 8, PrioritizedSampler())
     assert 0.999e8 < shared + stored <= 1e8
 
 
 def test_frames_in_a_file_are_not_counted(monkeypatch):
     monkeypatch.setattr(machine, "available_bytes", lambda: 10_000_000)
-    actors, inference = ActorConfig(num_actors=0, envs_per_actor=4), InferenceConfig()
+    actors = ActorConfig(num_actors=0, envs_per_actor=4)
     for memory_map, fits in ((None, 1400), ("folder", 1_000_000)):
         replay = ReplayConfig(fits, batch_size=32, memory_map=memory_map)
-        check_machine(ATARI, actors, inference, replay, UNIFORM)
+        check_machine(ATARI, actors, None, replay, UNIFORM)
         too_large = dataclasses.replace(replay, capacity=2 * fits)
         with pytest.raises(ConfigError, match="rows fit"):
-            check_machine(ATARI, actors, inference, too_large, UNIFORM)
+            check_machine(ATARI, actors, None, too_large, UNIFORM)
 
 
 def test_ranks_share_the_memory(monkeypatch):
@@ -114,7 +114,7 @@ def test_rings_that_do_not_fit_are_told_apart(monkeypatch):
 
 def test_requests_of_central_inference_are_counted():
     actors = ActorConfig(num_actors=4, envs_per_actor=8)
-    rings = shared_bytes(ATARI, actors, InferenceConfig())
+    rings = shared_bytes(ATARI, actors, None)
     with_requests = shared_bytes(ATARI, actors, InferenceConfig(num_servers=1))
     assert with_requests - rings >= 4 * 8 * 4 * 84 * 84
 
@@ -258,7 +258,7 @@ def test_a_small_dev_shm_does_not_matter(tmp_path):
     """As in a container: 8 MiB, and actors that share more than that."""
     lrl = (
         f"{sys.executable} -m lrl fit --data.actors.num_actors 2 --data.actors.envs_per_actor 2 "
-        "--data.actors.chunk_rows 100000 --data.rate.min_size_env_steps 100 --trainer.max_steps 4 "
+        "--data.actors.chunk_rows 100000 --data.rate.warm_up_env_steps 100 --trainer.max_steps 4 "
         "--data.evaluation.episodes 1 --trainer.enable_progress_bar false"
     )
     mount = "mount -t tmpfs -o size=8m tmpfs /dev/shm"

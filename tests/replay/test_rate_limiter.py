@@ -48,10 +48,10 @@ class NaiveLimiter:
 def test_equals_twin_and_never_deadlocks(
     ratio: str, batch_size: int, insert_size: int, min_size: int, slack: int, choices: list
 ) -> None:
-    error_buffer = Fraction(ratio) * insert_size + batch_size + slack
-    config = RateLimiterConfig(float(ratio), float(error_buffer), min_size)
+    max_samples_ahead = Fraction(ratio) * insert_size + batch_size + slack
+    config = RateLimiterConfig(float(ratio), float(max_samples_ahead), min_size)
     limiter = RateLimiter(config, batch_size, insert_size)
-    twin = NaiveLimiter(ratio, error_buffer, min_size, insert_size)
+    twin = NaiveLimiter(ratio, max_samples_ahead, min_size, insert_size)
     for prefers_sample, size in choices:
         can_sample, can_insert = limiter.can_sample(), limiter.can_insert()
         assert (can_sample, can_insert) == (twin.can_sample(batch_size), twin.can_insert())
@@ -84,25 +84,25 @@ def synchronous_run(limiter: RateLimiter, env_steps: int, batch_size: int, inser
 
 
 def test_one_batch_every_four_steps_after_the_warm_up() -> None:
-    limiter = RateLimiter(RateLimiterConfig(min_size_env_steps=100), batch_size=32)
+    limiter = RateLimiter(RateLimiterConfig(warm_up_env_steps=100), batch_size=32)
     batches = synchronous_run(limiter, 1001, 32, insert=1)
     assert batches == list(range(104, 1001, 4))
     assert limiter.samples_per_insert == pytest.approx(8.0, rel=0.01)
 
 
 def test_two_batches_per_step_of_eight_environments() -> None:
-    limiter = RateLimiter(RateLimiterConfig(min_size_env_steps=80), 32, insert_size=8)
+    limiter = RateLimiter(RateLimiterConfig(warm_up_env_steps=80), 32, insert_size=8)
     batches = synchronous_run(limiter, 105, 32, insert=8)
     assert batches == [88, 88, 96, 96, 104, 104]
 
 
 def test_fractions_do_not_drift() -> None:
-    limiter = RateLimiter(RateLimiterConfig(0.29, min_size_env_steps=1), batch_size=29)
+    limiter = RateLimiter(RateLimiterConfig(0.29, warm_up_env_steps=1), batch_size=29)
     assert synchronous_run(limiter, 1002, 29, insert=1) == list(range(101, 1002, 100))
 
 
 def test_nothing_is_sampled_in_the_warm_up() -> None:
-    limiter = RateLimiter(RateLimiterConfig(None, min_size_env_steps=10), batch_size=4)
+    limiter = RateLimiter(RateLimiterConfig(None, warm_up_env_steps=10), batch_size=4)
     limiter.record_insert(9)
     assert not limiter.can_sample()
     limiter.record_insert(1)
@@ -111,15 +111,15 @@ def test_nothing_is_sampled_in_the_warm_up() -> None:
 
 
 def test_free_running_never_holds_anyone_back() -> None:
-    limiter = RateLimiter(RateLimiterConfig(None, min_size_env_steps=1), batch_size=4)
+    limiter = RateLimiter(RateLimiterConfig(None, warm_up_env_steps=1), batch_size=4)
     limiter.record_insert(10**6)
     assert limiter.can_insert()
     limiter.record_sample(10**9)
     assert limiter.can_sample()
 
 
-def test_default_error_buffer_is_twice_the_least() -> None:
-    limiter = RateLimiter(RateLimiterConfig(8.0, min_size_env_steps=1), 32, insert_size=4)
+def test_default_max_samples_ahead_is_twice_the_least() -> None:
+    limiter = RateLimiter(RateLimiterConfig(8.0, warm_up_env_steps=1), 32, insert_size=4)
     limiter.record_insert(1)
     inserts = 0
     while limiter.can_insert():
@@ -128,15 +128,15 @@ def test_default_error_buffer_is_twice_the_least() -> None:
     assert inserts * 4 * 8 == 2 * (32 + 4 * 8)
 
 
-@pytest.mark.parametrize("error_buffer", [31.0, 39.0])
-def test_error_buffer_that_deadlocks_is_refused(error_buffer: float) -> None:
-    config = RateLimiterConfig(8.0, error_buffer)
-    with pytest.raises(ConfigError, match=r"rate.error_buffer is .* at least 40"):
+@pytest.mark.parametrize("max_samples_ahead", [31.0, 39.0])
+def test_max_samples_ahead_that_deadlocks_is_refused(max_samples_ahead: float) -> None:
+    config = RateLimiterConfig(8.0, max_samples_ahead)
+    with pytest.raises(ConfigError, match=r"rate.max_samples_ahead is .* at least 40"):
         RateLimiter(config, batch_size=32)
 
 
 @pytest.mark.parametrize(
-    "field", ["samples_per_insert", "error_buffer", "max_learner_steps_per_second"]
+    "field", ["samples_per_insert", "max_samples_ahead", "max_learner_steps_per_second"]
 )
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_wrong_settings_are_named(field: str, value: float) -> None:
@@ -145,8 +145,8 @@ def test_wrong_settings_are_named(field: str, value: float) -> None:
 
 
 def test_warm_up_must_be_possible() -> None:
-    with pytest.raises(ConfigError, match=r"rate.min_size_env_steps is 0"):
-        RateLimiterConfig(min_size_env_steps=0)
+    with pytest.raises(ConfigError, match=r"rate.warm_up_env_steps is 0"):
+        RateLimiterConfig(warm_up_env_steps=0)
 
 
 def test_an_empty_batch_is_refused() -> None:
@@ -156,7 +156,7 @@ def test_an_empty_batch_is_refused() -> None:
 
 def test_maximum_rate() -> None:
     now = 100.0
-    config = RateLimiterConfig(min_size_env_steps=1, max_learner_steps_per_second=10.0)
+    config = RateLimiterConfig(warm_up_env_steps=1, max_learner_steps_per_second=10.0)
     limiter = RateLimiter(config, batch_size=4, clock=lambda: now)
     assert limiter.seconds_until_next_step() == 0.0
     limiter.record_sample(4)
@@ -175,7 +175,7 @@ def test_maximum_rate() -> None:
 
 def test_how_many_batches_may_be_sampled_at_once() -> None:
     paced = RateLimiter(RateLimiterConfig(None, None, 1, max_learner_steps_per_second=10.0), 4)
-    free = RateLimiter(RateLimiterConfig(None, min_size_env_steps=1), 4)
+    free = RateLimiter(RateLimiterConfig(None, warm_up_env_steps=1), 4)
     for limiter in (paced, free):
         assert limiter.batches_earned() == 0
         limiter.record_insert(5)
@@ -184,7 +184,7 @@ def test_how_many_batches_may_be_sampled_at_once() -> None:
 
 
 def test_resume_continues() -> None:
-    config = RateLimiterConfig(8.0, min_size_env_steps=10)
+    config = RateLimiterConfig(8.0, warm_up_env_steps=10)
     limiter = RateLimiter(config, batch_size=32)
     limiter.record_insert(17)
     limiter.record_sample(32)
@@ -200,10 +200,10 @@ def test_a_resumed_run_goes_on_with_the_counts_of_its_own_ratio_alone(
     ratio: float, earned: int
 ) -> None:
     """100 steps after the warm-up earned 200 samples, of which 40 were taken."""
-    before = RateLimiter(RateLimiterConfig(2.0, min_size_env_steps=10), batch_size=4)
+    before = RateLimiter(RateLimiterConfig(2.0, warm_up_env_steps=10), batch_size=4)
     before.record_insert(110)
     before.record_sample(40)
-    limiter = RateLimiter(RateLimiterConfig(ratio, min_size_env_steps=10), batch_size=4)
+    limiter = RateLimiter(RateLimiterConfig(ratio, warm_up_env_steps=10), batch_size=4)
     limiter.load_state_dict(before.state_dict())
     assert limiter.batches_earned() == earned
     limiter.record_insert(2)

@@ -61,7 +61,7 @@ def test_the_replay_goes_on(sampler):
 
 
 def test_the_rate_limiter_holds_its_ratio():
-    limiter = RateLimiter(RateLimiterConfig(4.0, min_size_env_steps=8), 8, 8)
+    limiter = RateLimiter(RateLimiterConfig(4.0, warm_up_env_steps=8), 8, 8)
     limiter.record_insert(BEYOND)
     assert limiter.can_sample()
     before = limiter.samples_per_insert

@@ -47,8 +47,8 @@ def films(folder: Path) -> dict[int, Image.Image]:
     return found
 
 
-def diary_run(folder: Path, interval: int, length: int = 12, **settings: Any) -> Run:
-    callback = ActorLearnerCallback(5, 10, 0, video_interval_learner_steps=interval)
+def diary_run(folder: Path, period: int, length: int = 12, **settings: Any) -> Run:
+    callback = ActorLearnerCallback(5, 10, 0, video_period_learner_steps=period)
     data = small_data(env=EnvConfig(DIARY, {"length": length}), **settings)
     return make_run(folder, callback, module=small_agent(head=ImplicitQuantileHead), data=data)
 
@@ -83,10 +83,10 @@ def test_the_film_is_of_the_first_evaluation_episode(tmp_path, monkeypatch):
 
 def test_training_does_not_depend_on_it(tmp_path):
     weights = []
-    for interval in (0, 3):
-        run = diary_run(tmp_path, interval).fit()
+    for period in (0, 3):
+        run = diary_run(tmp_path, period).fit()
         weights.append(torch.cat([p.flatten() for p in run.module.online.parameters()]))
-        assert (films(run.folder) != {}) == (interval > 0)
+        assert (films(run.folder) != {}) == (period > 0)
     assert torch.equal(*weights)
 
 
@@ -124,23 +124,23 @@ def test_films_that_nobody_could_see_are_refused(tmp_path):
     run.trainer.loggers = [CSVLogger(tmp_path)]
     with pytest.raises(
         ConfigError,
-        match="video_interval_learner_steps is 5, but films go to TensorBoard and the Trainer has "
+        match="video_period_learner_steps is 5, but films go to TensorBoard and the Trainer has "
         "no TensorBoardLogger",
     ):
         run.fit()
 
 
 def test_an_environment_that_cannot_be_filmed_is_refused(tmp_path):
-    callback = ActorLearnerCallback(5, 0, 0, video_interval_learner_steps=5)
+    callback = ActorLearnerCallback(5, 0, 0, video_period_learner_steps=5)
     run = make_run(tmp_path, callback)
     with pytest.raises(
-        ConfigError, match=r"video_interval_learner_steps is 5, but env\.id 'lrl/Identity-v0' can"
+        ConfigError, match=r"video_period_learner_steps is 5, but env\.id 'lrl/Identity-v0' can"
     ):
         run.fit()
 
 
-def test_a_negative_interval_is_refused():
-    with pytest.raises(ConfigError, match=r"video_interval_learner_steps must be .*, got -1"):
+def test_a_negative_period_is_refused():
+    with pytest.raises(ConfigError, match=r"video_period_learner_steps must be .*, got -1"):
         EpisodeVideo(-1)
 
 

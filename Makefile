@@ -39,7 +39,8 @@ check: $(VENV)/.dev  ## format, lint, types, layers, spelling
 	$(BIN)/typos
 	$(BIN)/validate-pyproject pyproject.toml
 
-bench: $(VENV)/.run  ## what each part of lrl does on this machine, about half an hour
+bench: $(VENV)/.run  ## what each part of lrl, and whole runs, do on this machine, half an hour
+	$(BIN)/python -m benchmark.parts
 	$(BIN)/lrl bench
 
 chaos: $(VENV)/.run  ## kill, stop, starve and damage everything, for almost three hours

@@ -12,7 +12,7 @@ import torch
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-from lrl.testing.fixtures import janitor as janitor
+from benchmark.leftovers import left_since, take_inventory
 from lrl.types import EnvSpec
 
 _LOADED = [name for name in sys.modules if name.startswith("lrl.functional.")]
@@ -34,6 +34,19 @@ _EXPECTED_WARNINGS = (
     # Lightning 2.6 asks torch's pytree in a way that torch 2.13 calls deprecated.
     "ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning",
 )
+
+
+@pytest.fixture
+def janitor() -> Iterator[None]:
+    """Fail a test that leaves a process, thread, descriptor or named shared memory behind (Linux).
+
+    Name it before fixtures that clean up, so that it looks after they did.
+    """
+    before = take_inventory()
+    yield
+    left = left_since(before)
+    if left:
+        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import lightning as L
 
+from benchmark.leftovers import named_segments, segments_since
 from lrl.checkpoints.files import CheckpointError, read_checkpoint
 from lrl.checkpoints.runs import resolve_checkpoint
-from lrl.testing.leftovers import named_segments, segments_since
 from lrl.types import ConfigError
 
 Target = Literal["learner", "group"]

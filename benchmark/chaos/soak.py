@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmark.chaos.run import COMMAND
-from lrl.testing.leftovers import descendants
+from benchmark.leftovers import descendants
 
 _CALIBRATION_SECONDS = 0.2
 _MIB = 2**20

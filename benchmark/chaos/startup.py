@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmark.chaos.signals import end_group, environment, listen, wait_until_gone
-from lrl.testing.leftovers import named_segments, segments_since
+from benchmark.leftovers import named_segments, segments_since
 
 SECONDS = 5.0
 """How long a start is attacked: all imports, set-up, and actors that start."""

@@ -1,1 +1,1 @@
-"""Measurements of single parts that `lrl bench` does not take."""
+"""Measurements of the single parts of lrl: `python -m benchmark.parts`, and each module."""

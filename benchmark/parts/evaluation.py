@@ -24,10 +24,10 @@ import lightning as L
 import numpy as np
 import numpy.typing as npt
 
+from benchmark.arguments import count
 from lrl.actors.actor import FunctionPolicy
 from lrl.actors.config import ActorConfig
 from lrl.actors.policy import NetworkPolicy
-from lrl.bench.arguments import count
 from lrl.callbacks import ActorLearnerCallback
 from lrl.envs import EnvConfig, make_envs, make_spec
 from lrl.evaluation.episodes import EvaluationConfig, run_episodes

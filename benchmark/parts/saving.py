@@ -15,8 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lrl.bench.arguments import count
-from lrl.bench.replay import CHUNK_ROWS, EPISODE_ROWS, NUM_STREAMS, make_chunk, with_frame_side
+from benchmark.arguments import count
+from benchmark.parts.replay import (
+    CHUNK_ROWS,
+    EPISODE_ROWS,
+    NUM_STREAMS,
+    make_chunk,
+    with_frame_side,
+)
 from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.checkpoints.saved_replay import load_replay
 from lrl.replay import PrioritizedSampler, RankSampler, ReplayBuffer, UniformSampler

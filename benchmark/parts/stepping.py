@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from ale_py import AtariVectorEnv
 
+from benchmark.arguments import count, duration
 from lrl.actors.policy import NetworkPolicy
-from lrl.bench.arguments import count, duration
 from lrl.envs import EnvConfig, make_spec
 from lrl.networks import NatureEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmark.arguments import count, duration, output
 from benchmark.peers.installed import check_installed
 from benchmark.peers.workloads import TASKS
-from lrl.bench.arguments import count, duration, output
 from lrl.bench.measure import compared, table, write
 
 _FOLDER = Path(__file__).parent

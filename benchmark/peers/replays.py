@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrl.bench.arguments import count, duration, output, threads
-from lrl.bench.measure import Measurement, by_turns, compared, table, write
-from lrl.bench.replay import ATARI, CHUNK_ROWS, NUM_STREAMS, make_chunk
+from benchmark.arguments import count, duration, output, threads
+from benchmark.parts.replay import ATARI, CHUNK_ROWS, NUM_STREAMS, make_chunk
+from benchmark.turns import by_turns
+from lrl.bench.measure import Measurement, compared, table, write
 from lrl.replay import PrioritizedSampler, ReplayBuffer
 
 _STEPS = 64  # vector steps of made-up play, over and over

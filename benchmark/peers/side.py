@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from benchmark.arguments import duration
 from benchmark.peers.window import Window, WindowOver
 from benchmark.peers.workloads import TASKS
-from lrl.bench.arguments import duration
 
 PEERS = {"cleanrl": "cleanrl_recipe", "sb3": "sb3", "tianshou": "tianshou_dqn"}
 

@@ -27,8 +27,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from benchmark.arguments import output
 from benchmark.peers.installed import check_installed
-from lrl.bench.arguments import output
 
 _BAR, _EPISODES, _FIRST_SEED = 475.0, 100, 2**20  # the first seed of `lrl test`
 _FIELDS = ("side", "recipe", "seed", "seconds", "score")

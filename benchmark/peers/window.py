@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lrl.testing.leftovers import descendants
+from benchmark.leftovers import descendants
 
 
 @dataclass(frozen=True)

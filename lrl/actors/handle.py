@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from lrl.actors.slot import ActorSlot
-from lrl.processes.supervised_process import Handle
+from lrl.processes.supervised_process import SupervisedProcess
 from lrl.transport import Channel
 
 
@@ -29,7 +29,7 @@ class ActorStatistics:
 
 
 @dataclass(kw_only=True)
-class ActorHandle(Handle):
+class ActorHandle(SupervisedProcess):
     """An actor's process and channel of the moment, and what is kept over its restarts."""
 
     slot: ActorSlot

@@ -111,7 +111,7 @@ class ActorManager(Supervisor[ActorHandle]):
     def _after_death(self, handle: ActorHandle) -> None:
         self.queue.retire(handle.slot.actor, handle.slot.incarnation)
 
-    def _hopeless(self, handle: ActorHandle) -> str | None:
+    def _reason_to_give_up(self, handle: ActorHandle) -> str | None:
         first_life = handle.slot.incarnation == self.first_slot.incarnation
         never_acted = first_life and handle.channel.counters["env_steps"] == 0
         if never_acted and handle.process.exitcode == 1:

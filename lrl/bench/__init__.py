@@ -1,1 +1,1 @@
-"""`lrl bench`: what the parts of lrl do on this machine; each module also runs with `python -m`."""
+"""`lrl bench`: whole runs on this machine, and what held each back."""

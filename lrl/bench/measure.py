@@ -1,14 +1,13 @@
-"""What benchmarks share: sides that take turns, and figures with their spread.
+"""Figures with their spread, of sides that took turns.
 
-A machine's speed drifts, so sides that are compared take turns, and a ratio is the median of the
-ratios of neighbouring rounds.
+A machine's speed drifts, so a ratio is the median of the ratios of neighbouring rounds.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -45,27 +44,10 @@ class Measurement:
         return median(self.values)
 
 
-def by_turns(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Ask every side for its figure in each round, after a first round that does not count.
-
-    Example:
-        >>> numbers = iter(range(6))
-        >>> by_turns({"a": lambda: next(numbers), "b": lambda: next(numbers)}, rounds=2)
-        {'a': [2, 4], 'b': [3, 5]}
-    """
-    for measure in sides.values():
-        measure()
-    values: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, measure in sides.items():
-            values[name].append(measure())
-    return values
-
-
 def compared(
     section: str, unit: str, values: Mapping[str, Sequence[float]], reference: str | None = None
 ) -> list[Measurement]:
-    """Return the sides of `by_turns` as measurements, compared with one of them.
+    """Return the values of sides by round as measurements, compared with one of them.
 
     Example:
         >>> compared("learner", "ms", {"raw": [2.0, 4.0], "tuned": [1.0, 3.0]}, "raw")[1].ratio

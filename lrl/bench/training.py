@@ -1,4 +1,4 @@
-"""Training by number of actors and of environments: `python -m lrl.bench.training`.
+"""`lrl bench`: training by number of actors and of environments.
 
 Every run is an `lrl fit` of its own, sides take turns, and a figure is the median of a run's logged
 intervals, the first half of which does not count. The ratio of learning to acting is low, one batch
@@ -7,20 +7,19 @@ of 32 for 32 environment steps, so that acting matters.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from lrl.bench.arguments import count, duration, output
-from lrl.bench.measure import Measurement, compared, table, write
+from lrl.bench.measure import Measurement, compared, machine, table, write
+from lrl.types import ConfigError
 
 WORKLOADS = {
     "cartpole": ["--data.env.id", "CartPole-v1", "--model.updates_per_step", "8"],
@@ -55,6 +54,52 @@ class Run:
 
     figures: dict[str, float]
     verdict: str
+
+
+def bench(
+    workloads: Sequence[str] = tuple(WORKLOADS),
+    sides: Sequence[str] = ("synchronous 8", "actors 1 x 8", "actors 2 x 8"),
+    rounds: int = 3,
+    seconds: float = 15.0,
+    json: Path | None = None,
+) -> None:
+    """Measure training on this machine by number of actors and of environments.
+
+    Every side is trained for some seconds in each round, and its last run's verdict says what held
+    it back: acting, learning or neither. Run it on idle cores. The last column is the median, over
+    rounds, of a side's value over that of the first side.
+
+    Args:
+        workloads: What is trained: `cartpole`, `pong` or both.
+        sides: `actors N x E` (N of 1, 2, 4 and 8 with E = 8, or one with 1 or 32 environments) and
+            `synchronous E` (1, 8 or 32 environments, no actors); all are compared with the first.
+        rounds: Runs of each side.
+        seconds: Length of a run, of which about five are its start.
+        json: A file that also takes the figures.
+
+    Raises:
+        ConfigError: An argument measures nothing, or there is no folder for the file.
+    """
+    _check_names("workloads", workloads, WORKLOADS)
+    _check_names("sides", sides, SIDES)
+    for name, value in (("rounds", rounds), ("seconds", seconds)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--{name} is {value}: it must be above 0")
+    if json is not None and not json.parent.is_dir():
+        raise ConfigError(f"--json {json}: there is no folder {json.parent}")
+    if json is not None and json.is_dir():
+        raise ConfigError(f"--json {str(json)!r} is a folder: name a file in it")
+    settings = {"rounds": rounds, "seconds": seconds}
+    print(", ".join(f"{name} {value}" for name, value in {**machine(), **settings}.items()))
+    found: list[Measurement] = []
+    remarks: list[str] = []
+    for workload in workloads:
+        new, verdicts = measure(workload, sides, seconds, rounds)
+        print(table(new), *verdicts, sep="\n", flush=True)
+        found += new
+        remarks += verdicts
+        if json is not None:  # after each: what was measured is not lost with the next
+            write(json, found, settings, remarks)
 
 
 def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
@@ -132,25 +177,8 @@ def measure(
     return found, verdicts
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table and, where asked, write it as JSON."""
-    parser = argparse.ArgumentParser(prog="lrl.bench.training", description=__doc__)
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--seconds", type=duration, default=20.0, help="length of a run")
-    parser.add_argument("--rounds", type=count, default=3, help="runs of each side")
-    parser.add_argument("--json", type=output, help="also write the figures to this file")
-    options = parser.parse_args(arguments)
-    found: list[Measurement] = []
-    remarks: list[str] = []
-    for workload in options.workloads:
-        new, verdicts = measure(workload, options.sides, options.seconds, options.rounds)
-        print(table(new), *verdicts, sep="\n", flush=True)
-        found += new
-        remarks += verdicts
-    if options.json is not None:
-        write(options.json, found, remarks=remarks)
-
-
-if __name__ == "__main__":
-    main()
+def _check_names(option: str, names: Sequence[str], known: Mapping[str, object]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        what = f"has {unknown[0]!r}" if unknown else "is empty"
+        raise ConfigError(f"--{option} {what}: name some of {', '.join(known)}")

@@ -11,6 +11,7 @@ from typing_extensions import override
 from lrl.callbacks.background_evaluation import BackgroundEvaluation
 from lrl.callbacks.checkpoints import DEFAULT_MONITOR, BestCheckpoint, FolderClaim, LastCheckpoint
 from lrl.callbacks.evaluation import DEFAULT_EVAL_PERIOD, PeriodicEvaluation, batches_in
+from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
 from lrl.callbacks.group import CallbackGroup
 from lrl.callbacks.guard import NonFiniteGuard
 from lrl.callbacks.metrics import Throughput, let_loggers_fail
@@ -18,7 +19,6 @@ from lrl.callbacks.progress import introduction, replace_defaults
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint, ReplayRestore
 from lrl.callbacks.signals import SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
-from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
 from lrl.parts.renamed import knows_old_names
 from lrl.types import ConfigError
 from lrl.video.tensorboard import EpisodeVideo

@@ -125,14 +125,16 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
         )
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Stop the evaluator; let the Trainer validate again."""
-        self._close(trainer)
+        """Stop the evaluator, and let the Trainer validate again.
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """Stop the evaluator; what it was at is lost, unless a resumed run begins at its step."""
-        self._close(trainer)
+        After an exception, what the evaluator was at is lost, unless a resumed run begins at its
+        step.
+        """
+        super().teardown(trainer, pl_module, stage)
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None
+        self._discard_candidate()
 
     def _begin(self, trainer: L.Trainer) -> None:
         """Save the candidate and have it evaluated; all ranks call it."""
@@ -142,7 +144,7 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
             save_checkpoint(trainer, self._candidate)
         except SaveError as error:
             if trainer.is_global_zero:
-                _log.error("weights that prove the best could not be kept: %s", error)
+                _log.error("weights that may prove the best could not be kept: %s", error)
         if self._evaluator is not None:
             self._evaluator.ask(self._module(trainer).online, self._asked_step)
             self._is_awaiting = True
@@ -172,13 +174,6 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
         assert self._candidate is not None
         self.best.take(trainer, self._candidate, metrics)
         self._discard_candidate()  # it must not pass for the next, if that cannot be saved
-
-    def _close(self, trainer: L.Trainer) -> None:
-        super().teardown(trainer, trainer.lightning_module, "fit")
-        if self._evaluator is not None:
-            self._evaluator.close()
-            self._evaluator = None
-        self._discard_candidate()
 
     def _discard_candidate(self) -> None:
         if self._candidate is not None:

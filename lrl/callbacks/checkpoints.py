@@ -17,6 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lrl.callbacks.evaluation import note_evaluation
+from lrl.callbacks.group import TornDownAlways
 from lrl.callbacks.signals import SlurmRequeue
 from lrl.checkpoints.files import (
     SaveError,
@@ -84,13 +85,7 @@ class BestCheckpoint(_CheckpointInFolder):
                 save_checkpoint(trainer, path)
 
     def take(self, trainer: L.Trainer, candidate: Path, metrics: Mapping[str, float]) -> None:
-        """Keep a checkpoint that was evaluated aside of training, if it is better than all before.
-
-        Args:
-            trainer: Its strategy writes the file.
-            candidate: The checkpoint; it is moved.
-            metrics: Its evaluation.
-        """
+        """Keep a checkpoint that was evaluated beside training, if it is the best: it is moved."""
         score = self._score(metrics)
         if score > self.best_model_score:
             with self._risen_to(score) as path:
@@ -332,19 +327,14 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
         raise SaveError(error)
 
 
-class FolderClaim(L.Callback):
+class FolderClaim(TornDownAlways):
     """Claim the folder of a run that trains, until the run ends, or its process does."""
 
     def __init__(self) -> None:
         self._descriptor = -1
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Claim it.
-
-        Raises:
-            ConfigError: Another run trains there: each would replace the checkpoints, and delete
-                the replay, of the other.
-        """
+        """Claim it, or refuse to train where each of two runs would replace the other's files."""
         if stage != "fit":
             return
         folder = checkpoint_folder(trainer).parent
@@ -362,12 +352,6 @@ class FolderClaim(L.Callback):
             ) from None
         except OSError:  # a disk without locks
             self._drop()
-
-    @override
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        self._drop()
 
     @override
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

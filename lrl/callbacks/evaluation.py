@@ -7,6 +7,7 @@ from typing import Any
 import lightning as L
 from typing_extensions import override
 
+from lrl.callbacks.group import TornDownAlways
 from lrl.callbacks.metrics import log_metrics
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import Evaluates
@@ -16,7 +17,7 @@ DEFAULT_EVAL_PERIOD = 500
 
 
 @knows_old_names
-class PeriodicEvaluation(L.Callback, Evaluates):
+class PeriodicEvaluation(TornDownAlways, Evaluates):
     """Run Lightning's validation loop every so many learner steps.
 
     Args:
@@ -56,12 +57,6 @@ class PeriodicEvaluation(L.Callback, Evaluates):
         for name, value in self._replaced.items():
             setattr(trainer, name, value)
         self._replaced = {}
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """Do the same: after an exception nothing is torn down."""
-        self.teardown(trainer, pl_module, "fit")
 
     def is_due(self, trainer: L.Trainer) -> bool:
         """Return whether this learner step ends with an evaluation."""

@@ -1,4 +1,4 @@
-"""Several callbacks as one: every hook goes to every part, in the order of one list."""
+"""Several callbacks as one, whose hooks all go to every part in the order of one list."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ _HOOKS = tuple(
     for name, member in vars(L.Callback).items()
     if inspect.isfunction(member) and not name.endswith("state_dict") and name[0] != "_"
 )
+
+
+class TornDownAlways(L.Callback):
+    """Is torn down after an exception too, which Lightning leaves out."""
+
+    @override
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        self.teardown(trainer, pl_module, "fit")
 
 
 class CallbackGroup(Checkpoint, HasParts):

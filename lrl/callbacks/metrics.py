@@ -17,8 +17,9 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from typing_extensions import override
 
-from lrl.callbacks.weight_sync import WeightSync
+from lrl.callbacks.feedback import WeightSync
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.rollout_statistics import mean
@@ -40,11 +41,6 @@ def log_metrics(
     """Write metrics at a learner step, now's by default.
 
     A logger that fails is left alone for a minute, which is said.
-
-    Args:
-        trainer: Has the loggers.
-        metrics: Values by name.
-        learner_step: The step they belong to.
     """
     step = trainer.global_step if learner_step is None else learner_step
     for logger in trainer.loggers:
@@ -98,13 +94,9 @@ class Throughput(L.Callback):
     Counts and env steps per second are sums over ranks; everything else is of rank 0. Time in which
     training stopped for an evaluation or a film is in no speed and in no share of time.
 
-    Args:
-        weight_sync: Asked for the published version.
-        video: Asked for the time of films.
-
     Attributes:
-        optimise_seconds: Of all updates of this session.
-        evaluate_seconds: Of all evaluations that stopped training.
+        optimise_seconds: Time of all updates of this session.
+        evaluate_seconds: Time of all evaluations that stopped training.
     """
 
     def __init__(
@@ -117,19 +109,20 @@ class Throughput(L.Callback):
         self._batch_started = 0.0
         self._last: dict[str, float] = {}
 
+    @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begin counting."""
         dataset = dataset_of(trainer)
         (env_steps,) = sum_of_ranks(trainer, [dataset.env_steps])
         self._last = self._totals(trainer, dataset, env_steps)
         self._optimise_seconds = 0.0
 
+    @override
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Start the optimisation's clock."""
         self._batch_started = time.perf_counter()
 
+    @override
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
@@ -138,7 +131,6 @@ class Throughput(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Log, if this learner step is one that is logged."""
         seconds = time.perf_counter() - self._batch_started
         self._optimise_seconds += seconds
         self.optimise_seconds += seconds
@@ -148,12 +140,12 @@ class Throughput(L.Callback):
             self.latest = self._collect(trainer, pl_module)
             log_metrics(trainer, self.latest)
 
+    @override
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the evaluation's clock."""
         self._validation_started = time.perf_counter()
 
+    @override
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop it."""
         self.evaluate_seconds += time.perf_counter() - self._validation_started
 
     def _collect(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, float]:
@@ -238,6 +230,7 @@ class ParameterStatistics(L.Callback):
     is one more callback of the Trainer: `trainer.callbacks: [lrl.callbacks.ParameterStatistics]`.
     """
 
+    @override
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
@@ -246,7 +239,6 @@ class ParameterStatistics(L.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Log, if this learner step is one that is logged."""
         stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if trainer.is_global_zero and stepped and is_logging_step(trainer, trainer.global_step):
             module: Any = pl_module

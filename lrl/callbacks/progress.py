@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import (
     TQDMProgressBar,
 )
 from tqdm import tqdm
+from typing_extensions import override
 
 from lrl.callbacks.metrics import Throughput
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of, dataset_of
@@ -57,12 +58,12 @@ class RLProgressBar(ProgressBar):
         """Show nothing (Lightning calls this on all ranks but the first)."""
         self._enabled = False
 
+    @override
     def enable(self) -> None:
-        """Show the bar."""
         self._enabled = True
 
+    @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Open the bar."""
         if not self._enabled:
             return
         self._throughput = next(parts_of(trainer, Throughput), None)
@@ -79,6 +80,7 @@ class RLProgressBar(ProgressBar):
             bar_format=_BAR_FORMAT,
         )
 
+    @override
     def on_train_batch_end(
         self,
         trainer: L.Trainer,
@@ -87,7 +89,6 @@ class RLProgressBar(ProgressBar):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Refresh, if it is time."""
         now = time.monotonic()
         if self._bar is None or now - self._shown_at < self._period:
             return
@@ -95,14 +96,14 @@ class RLProgressBar(ProgressBar):
         self._bar.set_postfix_str(self.text(trainer), refresh=False)
         self._bar.update(trainer.global_step - self._bar.n)
 
+    @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Close the bar at its final state."""
         self._close(trainer)
 
+    @override
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Close the bar."""
         self._close(trainer)
 
     def text(self, trainer: L.Trainer) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from typing_extensions import override
 
 from lrl.callbacks.checkpoints import checkpoint_folder
 from lrl.checkpoints.replay_saver import ReplaySaver
@@ -102,8 +103,8 @@ class ReplayCheckpoint(L.Callback, SavesReplay):
             dataset.saved_replay = ""
         self._saver.start()
 
+    @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Wait until the last save is written."""
         self._finish()
 
     def on_exception(
@@ -113,8 +114,8 @@ class ReplayCheckpoint(L.Callback, SavesReplay):
         if AT_ONCE not in exception.args:
             self._finish()
 
+    @override
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Wait until the last save is written."""
         self._finish()
 
     def _finish(self) -> None:

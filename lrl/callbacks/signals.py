@@ -14,6 +14,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
+from lrl.callbacks.group import TornDownAlways
 from lrl.preflight.ranks import end_ranks_that_wait
 from lrl.processes.interrupt import interrupt
 
@@ -37,12 +38,12 @@ class SigtermWatch(L.Callback):
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Do the same, and see to it that ranks which wait for this one end with it."""
+        """Give SIGTERM back, and see to it that ranks which wait for this one end with it."""
         interrupt.release_sigterm()
         end_ranks_that_wait(trainer)
 
 
-class SigintHold(L.Callback):
+class SigintHold(TornDownAlways):
     """Let the first Ctrl-C of a run wait for a safe place.
 
     It comes after all parts that save: they hold it off to their end.
@@ -54,17 +55,11 @@ class SigintHold(L.Callback):
             interrupt.install()
 
     @override
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        interrupt.uninstall()
-
-    @override
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         interrupt.uninstall()
 
 
-class SlurmRequeue(L.Callback):
+class SlurmRequeue(TornDownAlways):
     """Answer SLURM's signal like SIGTERM, and then have the job queued again.
 
     Lightning answers it at once, wherever training happens to be, with a checkpoint in the current
@@ -100,7 +95,7 @@ class SlurmRequeue(L.Callback):
             self.is_asked = False
             if self._environment.auto_requeue and trainer.is_global_zero:
                 _requeue()
-        self.teardown(trainer, pl_module, "fit")
+        super().on_exception(trainer, pl_module, exception)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Give the signal back."""

@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.utilities import rank_zero_info
+from typing_extensions import override
 
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
@@ -27,11 +28,7 @@ class RunSummary(L.Callback):
     """Write `summary.json` to the run's folder; log the table of actors, the totals, the verdict.
 
     Counts and rates are of all ranks, rates over the whole run, warm-up and evaluation included.
-    Actors, shares of time and verdict are of rank 0.
-
-    Args:
-        best: Asked for the best score.
-        throughput: Asked for the time of updates and evaluations.
+    Actors, shares of time and verdict are those of rank 0.
 
     Attributes:
         verdict: What held the run back; empty until it has ended.
@@ -46,8 +43,8 @@ class RunSummary(L.Callback):
         self._first_learner_step = 0
         self._folder: Path | None = None
 
+    @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Start the run's clock."""
         if stage == "fit":
             self._started = time.monotonic()
             self._began = self._ended = None
@@ -101,11 +98,8 @@ class RunSummary(L.Callback):
     ) -> None:
         """Write the file and the table, if training ever began.
 
-        Args:
-            trainer: Of the run.
-            outcome: How it ended.
-            counts: Environment steps of the run, of this session, and episodes, of all ranks. None
-                where they could not be asked: then rank 0 stands for each of them.
+        `counts` are `_own_counts` summed over ranks; None where the others could not be asked, so
+        that rank 0 stands for each of them.
         """
         datamodule = datamodule_of(trainer)
         dataset = datamodule.dataset
@@ -159,6 +153,7 @@ class RunSummary(L.Callback):
 
 
 def _own_counts(trainer: L.Trainer) -> list[float]:
+    """Return the environment steps of the run, those of this session, and the episodes."""
     dataset = dataset_of(trainer)
     steps = dataset.env_steps
     return [steps, steps - dataset.env_steps_offset, dataset.episodes]

@@ -20,10 +20,7 @@ def replace_file(
 ) -> None:
     """Write a file anew: whenever the machine stops, its old or its new content is there.
 
-    Args:
-        path: The file; what is written first lies beside it.
-        write: Writes the new content.
-        temporary: Where it is written first, in the same folder.
+    `write` writes the new content to `temporary`, in the same folder, which then takes the place.
 
     Raises:
         OSError: It could not be written, for want of space perhaps; the old content is there,

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of the agent that is to load it: said in settings, not in tensors."""
+"""Does a checkpoint belong to the agent that loads it? The answer names settings, not tensors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ _log = logging.getLogger(__name__)
 
 
 def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None:
-    """Check that a checkpoint is of this agent and its environment.
-
-    Args:
-        module: The agent, with its network built; attached to a Trainer if that loads it.
-        checkpoint: The content of the file.
+    """Check that a checkpoint belongs to this agent, whose network is built, and its environment.
 
     Raises:
-        ConfigError: Another version of lrl wrote it, or it is of another environment, network or
-            optimizer; the settings that differ are named. Or a weight is not finite.
+        ConfigError: Another version of lrl wrote it, or an agent with another environment, network
+            or optimizer; the settings that differ are named. Or a weight is not finite.
     """
     saved, own = checkpoint.get("hyper_parameters", {}), dict(module.hparams)
     trainer = module._trainer  # None where a script loads the agent
@@ -63,7 +59,7 @@ def _compare_seeds(stamp: Mapping[str, Any] | None, datamodule: Any) -> None:
     if stamp is None or here is None or stamp["training"]["seed"] == here:
         return
     _log.warning(
-        "the checkpoint is of training seed %s, and this run's is %s: if another run wrote it, "
+        "the checkpoint's training seed is %s, and this run's is %s: if another run wrote it, "
         "give each a name of its own (--name)",
         stamp["training"]["seed"], here,
     )  # fmt: skip
@@ -84,8 +80,8 @@ def _check_environment(there: str, datamodule: Any) -> None:
     env = getattr(datamodule, "env", None)
     if env is not None and env.id != there:
         raise ConfigError(
-            f"the checkpoint is of environment {there}, but env.id is {env.id}: set it to {there}, "
-            "or take a checkpoint of that environment"
+            f"the checkpoint was trained in environment {there}, but env.id is {env.id}: set it to "
+            f"{there}, or take a checkpoint of that environment"
         )
 
 
@@ -106,17 +102,13 @@ def _check_network(
     settings = _said(saved, own, ("encoder", "head", "env_spec"))
     shapes = f"the shape of {tensor} is {there.get(tensor)} there and {here.get(tensor)} here"
     raise ConfigError(
-        f"the checkpoint is of another network: {settings or shapes}; set them alike, or train "
+        f"the checkpoint holds another network: {settings or shapes}; set them alike, or train "
         "afresh"
     )
 
 
 def check_finite(tensors: Mapping[str, Any]) -> None:
-    """Check that all weights of a checkpoint are finite.
-
-    Raises:
-        ConfigError: One is not.
-    """
+    """Check that all weights of a checkpoint are finite; raise `ConfigError` otherwise."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise ConfigError(

@@ -83,16 +83,13 @@ def use_verified_io(trainer: L.Trainer) -> None:
 
 
 def write_checkpoint(content: Any, path: str | Path) -> None:
-    """Write a file of torch's with its checksum: it is replaced at once, or stays as it was.
+    """Write tensors and plain types with their checksum, to a file that is replaced as a whole.
 
-    The bytes go straight to a file beside it, and are never held in memory.
-
-    Args:
-        content: Tensors and plain types; others could not be read again.
-        path: The file; its folder is made if it is not there.
+    The bytes go straight to a file beside it, and are never held in memory. Its folder is made if
+    it is not there.
 
     Raises:
-        SaveError: It could not be written.
+        SaveError: The file could not be written, and stays as it was.
     """
     path, needed = Path(path), 0
 
@@ -117,12 +114,12 @@ def write_checkpoint(content: Any, path: str | Path) -> None:
 
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu", keep: bool = False) -> Any:
-    """Read a file of torch's, once its checksum is verified; no code in it runs.
+    """Read a checkpoint, once its checksum is verified; no code in it runs.
 
     A file that Lightning wrote alone has none; the CRC-32 of its parts is verified.
 
     Args:
-        path: The file, of this machine.
+        path: A file of this machine.
         map_location: Device for its tensors.
         keep: Whether the next call, if it is of the same, unchanged file, returns this content and
             reads nothing. It is kept until that call, whichever file that is of.
@@ -271,8 +268,8 @@ def _verify(file: BinaryIO, path: Path) -> bool:
     digest.update(b"\0\0")  # the comment's length, before there was one
     if seal != _seal(digest):
         raise CheckpointError(
-            f"checkpoint {path} is damaged: its content has not the SHA-256 with which it was "
-            "written"
+            f"checkpoint {path} is damaged: its content does not have the SHA-256 that it was "
+            "written with"
         )
     return True
 

@@ -84,9 +84,9 @@ def read_manifest(path: Path) -> Manifest:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SavedReplayError(f"{path} is damaged: it is no manifest of a replay") from error
     if checksum != _digest(body):
-        raise SavedReplayError(f"{path} is damaged: its SHA-256 is another")
+        raise SavedReplayError(f"{path} is damaged: its SHA-256 differs")
     if body.pop("format", None) != FORMAT:
-        raise SavedReplayError(f"{path} is of another format than {FORMAT}, which this lrl reads")
+        raise SavedReplayError(f"{path} has another format than {FORMAT}, which this lrl reads")
     try:
         segments = [SavedFile(**segment) for segment in body.pop("segments")]
         manifest = Manifest(segments=segments, state=SavedFile(**body.pop("state")), **body)
@@ -144,7 +144,7 @@ def verify(folder: Path, file: SavedFile) -> None:
     with path.open("rb") as opened:
         digest = digest_of(opened, file.num_bytes)
     if digest.hexdigest() != file.sha256:
-        raise SavedReplayError(f"{path} is damaged: its SHA-256 is another")
+        raise SavedReplayError(f"{path} is damaged: its SHA-256 differs")
 
 
 def _regular(path: Path) -> Path:

@@ -74,11 +74,8 @@ class ReplaySaver:
     def take(self, learner_step: int, saved_id: str, state: dict[str, Any]) -> None:
         """Note the replay of this moment; waits for an earlier save that is still written.
 
-        Args:
-            learner_step: That of the checkpoint.
-            saved_id: What the checkpoint says of its replay.
-            state: What goes with the rows, as `plain_state.encode` takes it; `"replay"` in it is
-                the buffer's own.
+        The learner step and the name are those of the checkpoint; the state goes with the rows, as
+        `plain_state.encode` takes it, and `"replay"` in it is the buffer's own.
         """
         if self.is_writing:
             _log.warning(
@@ -90,15 +87,8 @@ class ReplaySaver:
         streams, arrays = self._replay.streams, []
         tree = encode(state, arrays)
         start = np.maximum(self._saved.stop, streams.oldest)
-        self._snapshot = _Snapshot(
-            learner_step,
-            saved_id,
-            start,
-            streams.counts.copy(),
-            streams.oldest.copy(),
-            tree,
-            arrays,
-        )
+        stop, oldest = streams.counts.copy(), streams.oldest.copy()
+        self._snapshot = _Snapshot(learner_step, saved_id, start, stop, oldest, tree, arrays)
         self._next = start
 
     @property

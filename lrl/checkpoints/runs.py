@@ -57,11 +57,7 @@ def resolve_checkpoint(
     A warning also says if the newest run has none, so that an older one is taken: a run that ended
     before it saved anything must not keep its predecessor from being gone on with.
 
-    Args:
-        path: `best`, `last` or the path of a file.
-        runs: The folder of all runs.
-        name: Name that the runs share.
-        may_be_missing: Start afresh, with a warning, where `last` is not there.
+    Where `last` is not there but `may_be_missing`, the run starts afresh, with a warning.
 
     Raises:
         ConfigError: There is none (Lightning would start afresh for `last`), or it is damaged.
@@ -149,5 +145,7 @@ def _read(path: Path | str) -> Mapping[str, Any]:
     """Return what is in the checkpoint of a training run; whoever loads it next takes it over."""
     content = read_checkpoint(path, keep=True)
     if not isinstance(content, dict) or not content.keys() >= _WRITTEN_BY_LIGHTNING:
-        raise CheckpointError(f"checkpoint {path} is none of a training run: use one that is")
+        raise CheckpointError(
+            f"checkpoint {path} was not written by a training run: use one that was"
+        )
     return content

@@ -32,12 +32,8 @@ def load_replay(
 ) -> dict[str, Any]:
     """Bring the rows of a saved replay back, after all its files were verified.
 
-    Args:
-        folder: Where it was saved.
-        replay: An empty buffer; where an error is raised it is empty again.
-        settings: Further settings that must be those of the save.
-        learner_step: That of the checkpoint.
-        saved_id: What the checkpoint says of its replay.
+    The learner step and the saved replay's name are those that the checkpoint gives. Where an error
+    is raised, the buffer is as empty as it was.
 
     Returns:
         The state that was saved with the rows; `"replay"` in it is for the buffer to restore.

@@ -26,7 +26,7 @@ STAMP_KEY = "lrl"
 """Where a checkpoint holds its stamp."""
 
 _FORMAT = 1
-"""Of checkpoints: raised when one of before can no longer be read, or needs a migration."""
+"""The format of checkpoints: raised when older ones can no longer be read, or need a migration."""
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
 _TRUSTED = ("", "lrl", "gymnasium", "ale_py")
 _TRAINING_ONLY = ("reward_clip", "atari.terminal_on_life_loss")
@@ -35,10 +35,7 @@ _TRAINING_ONLY = ("reward_clip", "atari.terminal_on_life_loss")
 def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) -> dict[str, Any]:
     """Return the stamp as plain data, which checkpoints and JSON can hold.
 
-    Args:
-        env: The environment of training.
-        evaluation: How it is evaluated.
-        training: Seed and counters: `seed`, `learner_steps`, `env_steps`, `frames`.
+    `training` has the seed and the counters: `seed`, `learner_steps`, `env_steps`, `frames`.
     """
     gaps: list[str] = []
     played = _settings_of(evaluation.env_for(env), gaps)
@@ -85,26 +82,22 @@ def machine() -> dict[str, Any]:
 
 
 def check_format(stamp: Mapping[str, Any]) -> None:
-    """Check that this version of lrl reads the checkpoints that carry such a stamp.
-
-    Raises:
-        ConfigError: It does not.
-    """
+    """Raise `ConfigError` unless this version of lrl reads checkpoints with such a stamp."""
     if stamp["format"] != _FORMAT:
         raise ConfigError(
-            f"the checkpoint is of lrl {stamp['versions']['lrl']}: use that version; its format is "
-            f"{stamp['format']}, and this one reads format {_FORMAT}"
+            f"the checkpoint was written by lrl {stamp['versions']['lrl']}: use that version; its "
+            f"format is {stamp['format']}, and this one reads format {_FORMAT}"
         )
 
 
 def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
-    """Return the settings of the environment that the score of a stamp is of.
+    """Return the settings of the environment in which a stamp's score was measured.
 
     What they name is imported when the environment is made, so it must be Gymnasium's or lrl's, or
     imported already.
 
     Raises:
-        ConfigError: They are of another version of lrl, a stamp cannot hold them, or they name a
+        ConfigError: Another version of lrl wrote them, a stamp cannot hold them, or they name a
             module that is not imported.
     """
     check_format(stamp)
@@ -118,8 +111,8 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     unknown |= settings["atari"].keys() - {field.name for field in fields(AtariConfig)}
     if unknown:
         raise ConfigError(
-            f"the checkpoint is of lrl {stamp['versions']['lrl']}: use that version; settings "
-            f"{sorted(unknown)} are not known here"
+            f"the checkpoint was written by lrl {stamp['versions']['lrl']}: use that version; "
+            f"settings {sorted(unknown)} are not known here"
         )
     paths = [settings["id"].rpartition(":")[0], *(w["path"] for w in settings["wrappers"])]
     for module in paths:
@@ -134,7 +127,7 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
 
 
 def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return in what two scores were not measured alike, by setting; empty if they compare.
+    """Return the settings with which two scores were measured differently; empty if they compare.
 
     The game may differ, and so may what acts in training only (clipped rewards, lost lives),
     counters, versions and hardware.
@@ -172,11 +165,9 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def other_protocol(checkpoint: Mapping[str, Any], datamodule: Any) -> str:
-    """Say in what a checkpoint's stamp differs from the run that loads it; empty if they compare.
+    """Say how a checkpoint's stamp differs from the run that loads it; empty if they compare.
 
-    Args:
-        checkpoint: Its content, with or without a stamp.
-        datamodule: What the run uses; one without a stamp compares with everything.
+    A checkpoint, or a datamodule, without a stamp compares with everything.
     """
     if STAMP_KEY not in checkpoint or not hasattr(datamodule, "stamp"):
         return ""

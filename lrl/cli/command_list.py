@@ -31,7 +31,7 @@ COMMANDS = {
     "evaluate": Command("score checkpoints, with statistics and files", "lrl.report.evaluate"),
     "play": Command("film the agent of a checkpoint", "lrl.video.play"),
     "recipes": Command("list, show or copy the recipes that come with lrl"),
-    "bench": Command("measure the parts of lrl on this machine", "lrl.bench.command"),
+    "bench": Command("measure training on this machine", "lrl.bench.training"),
 }
 _HABITS = {  # names that other libraries have
     "train": "fit",

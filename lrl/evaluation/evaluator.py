@@ -20,7 +20,7 @@ from lrl.evaluation.episodes import Episodes, run_episodes
 from lrl.networks.q_network import NetworkRecipe, QNetwork
 from lrl.processes.child import StopRequested, errors_sent_to, isolate
 from lrl.processes.shared_memory import SharedBlock
-from lrl.processes.supervised_process import Handle
+from lrl.processes.supervised_process import SupervisedProcess
 from lrl.processes.supervisor import Supervisor
 from lrl.transport import WeightStore
 
@@ -131,7 +131,7 @@ def _show_life(board: Board) -> None:
 
 
 @dataclass(kw_only=True)
-class EvaluatorHandle(Handle):
+class EvaluatorHandle(SupervisedProcess):
     """The evaluator's process of the moment, and its board."""
 
     board: Board
@@ -205,7 +205,7 @@ class Evaluator(Supervisor[EvaluatorHandle]):
     def _request_stop(self) -> None:
         self._board.state["stop"] = 1
 
-    def _hopeless(self, handle: EvaluatorHandle) -> str | None:
+    def _reason_to_give_up(self, handle: EvaluatorHandle) -> str | None:
         if handle.process.exitcode == 1:
             return "an error in it"
         asked = int(self._board.state["asked"][0])

@@ -17,7 +17,7 @@ from lrl.inference.remote_policy import RemotePolicyFactory
 from lrl.inference.requests import LATENCY_EDGES, RequestLayout, RequestSlots
 from lrl.inference.server import ServerPlan, run_server
 from lrl.networks.q_network import NetworkRecipe
-from lrl.processes.supervised_process import Handle
+from lrl.processes.supervised_process import SupervisedProcess
 from lrl.processes.supervisor import Supervisor
 from lrl.transport import WeightStore
 
@@ -30,7 +30,7 @@ class InferenceError(RuntimeError):
 
 
 @dataclass(kw_only=True)
-class ServerHandle(Handle):
+class ServerHandle(SupervisedProcess):
     """A server's process of the moment, and its slots."""
 
     slots: RequestSlots
@@ -153,7 +153,7 @@ class InferenceManager(Supervisor[ServerHandle]):
         for slots in self.slots:
             slots.server["stop"] = 1
 
-    def _hopeless(self, handle: ServerHandle) -> str | None:
+    def _reason_to_give_up(self, handle: ServerHandle) -> str | None:
         if handle.process.exitcode != 1:
             return None
         return "an error in it" if handle.has_started() else "it failed before its first batch"

@@ -20,8 +20,6 @@ class CategoricalHead(LayeredHead):
     Reference: Bellemare et al. 2017, https://arxiv.org/abs/1707.06887, Algorithm 1.
 
     Args:
-        num_features: Size of the encoder's output.
-        num_actions: Number of actions.
         num_atoms: Number of atoms, at least 2.
         v_min: Smallest return that can be represented (rescaled, where returns are).
         v_max: Largest return that can be represented (rescaled, where returns are).

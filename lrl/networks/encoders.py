@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.linear import Linear
@@ -58,7 +59,6 @@ class MLPEncoder(Encoder):
     """Fully connected layers with ReLU; observations of any shape are flattened.
 
     Args:
-        observation_shape: Shape of one observation.
         hidden_sizes: Units of each layer; the last one is the number of features.
         layer_norm: Normalise each layer before its ReLU.
         noisy: Make the last layer a noisy one.
@@ -86,8 +86,8 @@ class MLPEncoder(Encoder):
         self.layers = nn.Sequential(*layers)
         self.num_features = sizes[-1]
 
+    @override
     def encode(self, observation: Tensor) -> Tensor:
-        """Return the features of float observations."""
         # nn.Flatten refuses single numbers, but its place is in the names of saved weights.
         return self.layers(observation.reshape(observation.shape[0], -1))
 
@@ -131,8 +131,8 @@ class ConvEncoder(Encoder):
         self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
         self.num_features = hidden_size or flat
 
+    @override
     def encode(self, observation: Tensor) -> Tensor:
-        """Return the features of float observations."""
         return self.dense(self.convolutions(observation))
 
 
@@ -215,8 +215,8 @@ class ImpalaEncoder(Encoder):
         self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
         self.num_features = hidden_size or flat
 
+    @override
     def encode(self, observation: Tensor) -> Tensor:
-        """Return the features of float observations."""
         return self.dense(self.convolutions(observation))
 
 

@@ -109,16 +109,7 @@ class LayeredHead(Head):
     A rescaled head learns h(return) instead of the return (Pohlen et al. 2018), so that large
     returns need no clipped rewards. `values`, predictions and targets are then in units of h;
     what `expected_values` and `q_values` return is always in units of return.
-
-    Args:
-        num_features: Size of the encoder's output.
-        num_actions: Number of actions.
-        size: Numbers per action that the layers give.
-        hidden_size: See `ActionLayers`, as for the next three.
-        dueling: See `ActionLayers`.
-        noisy: See `ActionLayers`.
-        noisy_sigma: See `ActionLayers`.
-        value_rescaling: The paper's epsilon, above 0; None learns returns as they are.
+    `value_rescaling` is the paper's epsilon, above 0; the arguments before it are `ActionLayers`'.
     """
 
     def __init__(
@@ -172,8 +163,6 @@ class ScalarHead(LayeredHead):
     Its priority is the absolute TD error.
 
     Args:
-        num_features: Size of the encoder's output.
-        num_actions: Number of actions.
         loss: `mse` (half the square) counts rare large errors in full; `huber` with its knee at 1,
             the paper's clipped error, goes with clipped rewards.
         hidden_size: Units of a hidden layer; None has none.

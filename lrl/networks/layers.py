@@ -82,18 +82,9 @@ class ActionLayers(nn.Module):
 
     One linear layer, after a hidden one with ReLU where `hidden_size` is given. Dueling layers
     compute a value V and advantages A apart, each that way, and return V + A - mean of A over
-    actions, separately for each of the `size` numbers.
+    actions, separately for each of the `size` numbers. Where `noisy`, all layers are `NoisyLinear`.
 
     Reference: Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9.
-
-    Args:
-        num_features: Size of the input.
-        num_actions: Number of actions.
-        size: Numbers per action.
-        hidden_size: Units of the hidden layer; None leaves it out.
-        dueling: Whether value and advantages have layers of their own.
-        noisy: Whether all layers are `NoisyLinear`.
-        noisy_sigma: Their initial noise.
     """
 
     def __init__(

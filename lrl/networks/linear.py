@@ -55,13 +55,7 @@ class Linear(nn.Linear):
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """Return what `torch.nn.functional.linear` does, but for rounding within `onednn_products`.
-
-    Args:
-        input: Numbers `[..., inputs]`.
-        weight: Factors `[outputs, inputs]`.
-        bias: Added to the output; `[outputs]`.
-    """
+    """Return what `torch.nn.functional.linear` does, but for rounding within `onednn_products`."""
     if torch.compiler.is_compiling() or not (_wanted.get() and _suits(input, weight, bias)):
         return functional.linear(input, weight, bias)
     # oneDNN refuses views whose elements overlap, and ignores a bias's stride.

@@ -67,8 +67,6 @@ class QuantileHead(QuantileLossHead):
     Reference: Dabney et al. 2018, https://arxiv.org/abs/1710.10044, Algorithm 1.
 
     Args:
-        num_features: Size of the encoder's output.
-        num_actions: Number of actions.
         num_quantiles: Number of quantiles (the paper's N); their levels are the midpoints of equal
             parts of [0, 1].
         kappa: Knee of the Huber loss; 0 gives the plain quantile loss.
@@ -118,8 +116,6 @@ class ImplicitQuantileHead(QuantileLossHead):
     Reference: Dabney et al. 2018, https://arxiv.org/abs/1806.06923, equations 3 and 4.
 
     Args:
-        num_features: Size of the encoder's output.
-        num_actions: Number of actions.
         num_quantiles: Levels drawn for the prediction (the paper's N).
         num_target_quantiles: Levels drawn for the target (N').
         num_acting_quantiles: Fixed levels for choosing actions (K).

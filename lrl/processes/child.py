@@ -40,12 +40,7 @@ def errors_sent_to(errors: Connection) -> Iterator[None]:
 
 
 def send_traceback(errors: Connection, fatal: bool) -> None:
-    """Send the traceback of the exception that is being handled.
-
-    Args:
-        errors: The pipe to the learner.
-        fatal: Whether this process ends by it.
-    """
+    """Send the traceback of the exception being handled, and whether this process ends by it."""
     text = _shortened(traceback.format_exc()).encode(errors="replace")
     errors.send_bytes(bytes((fatal,)) + text)
 

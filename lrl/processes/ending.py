@@ -65,10 +65,9 @@ class Ending:
             raise self._exception()
 
     def report(self, number: int) -> int:
-        """Say in one line what ended the command; return the exit code.
+        """Say in one line which signal ended the command, the given one if none came here first.
 
-        Args:
-            number: The signal, if none came here first.
+        Returns the exit code.
         """
         self.number, self._has_reported = self.number or number, True
         sys.stderr.write(f"{self._sentence()}\n")

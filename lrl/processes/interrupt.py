@@ -45,10 +45,9 @@ class Interrupt:
             self._previous = self._found
 
     def watch_sigterm(self, exception: type[BaseException]) -> None:
-        """Answer a second SIGTERM at once, where a step or an episode does not end, and SIGHUP.
+        """Raise an exception at a second SIGTERM, where a step or an episode does not end.
 
-        Args:
-            exception: Raised then. Call this after Lightning has taken SIGTERM over.
+        Call this after Lightning has taken SIGTERM over. SIGHUP is passed on as one.
         """
         if threading.current_thread() is threading.main_thread() and self._sigterm is None:
             self._sigterm_at, self._exception = 0.0, exception

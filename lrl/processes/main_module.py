@@ -65,14 +65,10 @@ def without_missing_main() -> Iterator[None]:
 
 
 def check_parts(*parts: object) -> None:
-    """Check that processes that are started find the user's own parts.
+    """Check that the processes to which the user's own parts are sent can find them.
 
-    Args:
-        *parts: What is sent to them. Functions, classes and class paths in it are looked up there,
-            and what a notebook, standard input or `python -c` defines is nowhere to be found.
-
-    Raises:
-        ConfigError: One is defined there.
+    Functions, classes and class paths in them are looked up there, and what a notebook, standard
+    input or `python -c` defines is nowhere to be found: that raises `ConfigError`.
     """
     if _imported_path() is not None:
         return

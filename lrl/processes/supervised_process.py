@@ -21,7 +21,7 @@ _END_SECONDS = 10.0
 
 
 @dataclass
-class Handle:
+class SupervisedProcess:
     """One supervised process, and what is kept over its restarts."""
 
     name: str
@@ -54,11 +54,7 @@ class Handle:
         return f"exited with code {code}"
 
     def end_hung(self, patience_seconds: float = 3.0) -> str:
-        """End a process that does nothing; say where its threads were, as far as it can tell.
-
-        Args:
-            patience_seconds: How long it may take to tell.
-        """
+        """End a process that does nothing; say where its threads were, if it tells so in time."""
         deadline, said = time.monotonic() + patience_seconds, ""
         if hasattr(signal, "SIGCONT") and self.process.pid is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -95,7 +91,7 @@ class Handle:
         return True
 
 
-def end(handles: Sequence[Handle]) -> None:
+def end(handles: Sequence[SupervisedProcess]) -> None:
     """Kill processes and wait for their ends, or for a fork server to tell of them; bounded."""
     for handle in handles:
         handle.process.kill()

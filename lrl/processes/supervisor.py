@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 from lrl.processes import helpers
 from lrl.processes.child import run_with_stacks
 from lrl.processes.main_module import MAIN_GUARD, check_main_guard, without_missing_main
-from lrl.processes.supervised_process import Handle, end
+from lrl.processes.supervised_process import SupervisedProcess, end
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def check_at_least(config: SupervisedConfig, **minima: int) -> None:
             raise ConfigError(f"{config.section}.{name} must be at least {minimum}, got {value}")
 
 
-H = TypeVar("H", bound=Handle)
+H = TypeVar("H", bound=SupervisedProcess)
 
 
 class Supervisor(ABC, Generic[H]):
@@ -114,7 +114,7 @@ class Supervisor(ABC, Generic[H]):
     def _after_death(self, handle: H) -> None:
         """Settle what the dead process left behind."""
 
-    def _hopeless(self, handle: H) -> str | None:
+    def _reason_to_give_up(self, handle: H) -> str | None:
         """Say why a dead process is not worth a restart; None if it is."""
         return None
 
@@ -195,7 +195,7 @@ class Supervisor(ABC, Generic[H]):
                 helpers.wake()
                 for index, handle in enumerate(self._handles):
                     if not self._stopping.is_set():
-                        self._attend(index, handle)
+                        self._look_after(index, handle)
         except Exception as error:
             if not isinstance(error, self.error):
                 cause, error = error, self.error(f"watching the processes failed: {error!r}")
@@ -206,7 +206,7 @@ class Supervisor(ABC, Generic[H]):
         due = [h.restart_at - time.monotonic() for h in self._handles if h.restart_at is not None]
         return max(0.02, min([_POLL_SECONDS, *due]))
 
-    def _attend(self, index: int, handle: H) -> None:
+    def _look_after(self, index: int, handle: H) -> None:
         now = time.monotonic()
         if handle.acted_at is None and self._heartbeat(handle):
             handle.acted_at = now
@@ -214,9 +214,9 @@ class Supervisor(ABC, Generic[H]):
             if now >= handle.restart_at:
                 self._handles[index] = self._relaunch(index, handle)
         elif handle.process.exitcode is not None:
-            self._bury(handle, handle.cause_of_death())
+            self._record_death(handle, handle.cause_of_death())
         elif reason := self._hung(handle):
-            self._bury(handle, reason + handle.end_hung())
+            self._record_death(handle, reason + handle.end_hung())
         else:
             self._listen(handle)
 
@@ -236,7 +236,7 @@ class Supervisor(ABC, Generic[H]):
         """How long a process that starts may do nothing."""
         return 2.0 * self._limits.timeout_seconds
 
-    def _bury(self, handle: H, cause: str) -> None:
+    def _record_death(self, handle: H, cause: str) -> None:
         now = handle.ended_at = time.monotonic()
         self._after_death(handle)
         handle.deaths.append(now)
@@ -248,7 +248,7 @@ class Supervisor(ABC, Generic[H]):
         limits = self._limits
         if limits.on_failure == "fail":
             raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
-        if reason := self._hopeless(handle):
+        if reason := self._reason_to_give_up(handle):
             raise self.error(f"{message}\n({reason}: not restarted)")
         failures = ""
         if len(handle.deaths) > limits.max_restarts:

@@ -74,6 +74,7 @@ class EpisodeVideo(L.Callback, IsPeriodic):
         """Note where a resumed run goes on."""
         self._filmed_step = trainer.global_step
 
+    @override
     def on_train_batch_end(
         self,
         trainer: L.Trainer,

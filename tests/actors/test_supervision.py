@@ -14,7 +14,7 @@ from helpers.training_runs import wait_for
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.manager import ActorError
-from lrl.processes.supervised_process import Handle
+from lrl.processes.supervised_process import SupervisedProcess
 from lrl.processes.supervisor import Supervisor
 
 pytestmark = pytest.mark.usefixtures("janitor")
@@ -66,7 +66,7 @@ def test_an_error_of_the_watching_thread_reaches_the_learner(learner, monkeypatc
     def attend(*args: object) -> None:
         raise ZeroDivisionError("watched by nobody")
 
-    monkeypatch.setattr(made.manager, "_attend", attend)
+    monkeypatch.setattr(made.manager, "_look_after", attend)
     with pytest.raises(ActorError, match=r"watching the processes failed.*watched by nobody"):
         made.take_until(lambda: False, "the error")
 
@@ -94,37 +94,37 @@ def test_fifty_full_rings_are_shut_down_without_a_loss(learner):
 # --- pauses between restarts ----------------------------------------------------------------
 
 
-class Idle(Supervisor[Handle]):
+class Idle(Supervisor[SupervisedProcess]):
     """Supervises processes that never were."""
 
     error = RuntimeError
 
-    def _launch(self, index: int, previous: Handle | None) -> Handle:
+    def _launch(self, index: int, previous: SupervisedProcess | None) -> SupervisedProcess:
         raise NotImplementedError
 
-    def _heartbeat(self, handle: Handle) -> float:
+    def _heartbeat(self, handle: SupervisedProcess) -> float:
         return 0.0
 
     def _request_stop(self) -> None:
         pass
 
 
-def pause_after(handle: Handle, lived_seconds: float, supervisor: Idle) -> float:
+def pause_after(handle: SupervisedProcess, lived_seconds: float, supervisor: Idle) -> float:
     now = time.monotonic()
     handle.launched_at, handle.acted_at = now - lived_seconds - 60.0, now - lived_seconds
     handle.restart_at = None
-    supervisor._bury(handle, "died")
+    supervisor._record_death(handle, "died")
     assert handle.restart_at is not None
     return round(handle.restart_at - now, 1)
 
 
 @pytest.fixture
-def dead() -> Handle:
+def dead() -> SupervisedProcess:
     process: Any = SimpleNamespace(pid=1)
     first, second = multiprocessing.Pipe(duplex=False)
     first.close()
     second.close()
-    return Handle("actor 0", process, first, first, 0.0)
+    return SupervisedProcess("actor 0", process, first, first, 0.0)
 
 
 class Deaf:
@@ -153,7 +153,7 @@ def test_all_are_killed_before_any_is_waited_for_and_all_share_one_deadline(monk
     for index in range(4):
         process: Any = Deaf(events)
         pipes = multiprocessing.Pipe(duplex=False)
-        supervisor._handles.append(Handle(f"actor {index}", process, *pipes, 0.0))
+        supervisor._handles.append(SupervisedProcess(f"actor {index}", process, *pipes, 0.0))
     began = time.monotonic()
     supervisor.stop(timeout=0.0)
     assert time.monotonic() - began < 1.5
@@ -172,7 +172,7 @@ def test_pauses_double_in_a_crash_loop_and_end_with_it(dead):
 def test_a_start_that_takes_long_is_no_long_life(dead):
     supervisor = Idle(ActorConfig(max_restarts=100), 1)
     dead.launched_at -= 60.0
-    supervisor._bury(dead, "died before its first step")
+    supervisor._record_death(dead, "died before its first step")
     assert dead.short_lives == 1
 
 
@@ -193,10 +193,10 @@ def test_starts_that_fail_in_a_row_end_the_run_however_long_they_take(dead):
     """As where each hangs until it is given up, so that no two fall into one minute."""
     supervisor = Idle(ActorConfig(max_restarts=2), 1)
     for _ in range(2):
-        supervisor._bury(dead, "did nothing for 120 s while it started")
+        supervisor._record_death(dead, "did nothing for 120 s while it started")
         dead.deaths[-1] -= 121.0
     with pytest.raises(RuntimeError, match=r"failed 3 times in a row at its start; actors\.max_"):
-        supervisor._bury(dead, "did nothing for 120 s while it started")
+        supervisor._record_death(dead, "did nothing for 120 s while it started")
 
 
 def test_deaths_of_more_than_a_minute_ago_are_forgotten(dead):

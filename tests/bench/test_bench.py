@@ -1,18 +1,15 @@
-"""`lrl bench`: its table, its file, and what it refuses."""
+"""`lrl bench`: training by number of actors and environments, its file, and what it refuses."""
 
 from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+import subprocess
 
 import pytest
-import torch
 from helpers.command_line import Project, quiet_commands
 
-from lrl.bench import acting, learner, replay, training, transport
-from lrl.bench.command import _GROWING
-from lrl.bench.measure import Measurement
+from lrl.bench import training
 
 pytestmark = quiet_commands
 
@@ -24,72 +21,71 @@ def project(tmp_path_factory):
 
 @pytest.fixture
 def command(project, monkeypatch, capsys):
-    threads = torch.get_num_threads()
-    yield functools.partial(project.call, monkeypatch, capsys, "bench")
-    torch.set_num_threads(threads)
+    return functools.partial(project.call, monkeypatch, capsys, "bench")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("actors", [0, 2])
+def test_a_run_is_measured(actors):
+    run = training.run("cartpole", actors, envs=2, seconds=15.0)
+    found = run.figures
+    assert found.keys() == training.FIGURES.keys()
+    ratio = found["speed/env_steps_per_second"] / found["speed/learner_steps_per_second"]
+    assert ratio == pytest.approx(32, rel=0.5)  # one batch of 32 at a ratio of 1
+    assert 0.0 <= found["speed/learner_wait_fraction"] <= 1.0
+    assert 0.0 < found["sample"] + found["optimise"] + found["other"] <= 1.01
+    assert "bound: " in run.verdict or "balanced" in run.verdict
+
+
+@pytest.mark.slow
+def test_what_a_run_said_is_shown_if_it_fails(monkeypatch):
+    monkeypatch.setitem(training.WORKLOADS, "none", ["--data.env.id", "NoSuch-v0"])
+    with pytest.raises(RuntimeError, match="NoSuch"):
+        training.run("none", 0, 1, 5.0)
 
 
 @pytest.fixture
 def instant(monkeypatch):
-    """Stands for the measuring itself, which each part's own tests look at; notes what is asked."""
-    asked: list[Any] = []
+    """Stands for the runs, whose figures grow; notes what is asked."""
+    asked: list[tuple[object, ...]] = []
 
-    def measure(name: str, sides: dict[str, Any], *numbers: Any) -> list[Measurement]:
-        asked.append((name, *numbers))
-        return [Measurement(name, side, "ms", (1.0, 2.0)) for side in sides]
+    def run(*how: object) -> training.Run:
+        asked.append(how)
+        speed = len(asked) / 10
+        return training.Run(dict.fromkeys(training.FIGURES, speed), f"bound by {speed}")
 
-    def fill(rows: int, calls: int, spec: Any = replay.ATARI) -> list[Measurement]:
-        asked.append((rows, calls, spec.frame_shape))
-        sections = (f"replay of {rows}: {what}" for what in ("append", "sample 32, 1-step"))
-        return [Measurement(section, "uniform", "per second", (3.0,)) for section in sections]
-
-    def grow(sizes: tuple[int, ...], calls: int, spec: Any) -> list[Measurement]:
-        asked.append((sizes, calls, spec.frame_shape))
-        return [Measurement("growth", f"{rows} rows", "batches/s", (3.0,)) for rows in sizes]
-
-    def send(rows: int) -> list[transport.Result]:
-        asked.append(rows)
-        return [transport.Result("to array", "rows", 5.0, 7.0)]
-
-    monkeypatch.setattr(learner, "measure", measure)
-    monkeypatch.setattr(replay, "measure", fill)
-    monkeypatch.setattr(replay, "measure_growth", grow)
-    monkeypatch.setattr(transport, "run", send)
-
-    def train(workload: str, actors: int, envs: int, seconds: float) -> training.Run:
-        asked.append((f"train {workload}", actors, envs))
-        return training.Run(dict.fromkeys(training.FIGURES, 1.0), "actor-bound: more of them")
-
-    monkeypatch.setattr(training, "run", train)
-    monkeypatch.setattr(acting, "measure_side", lambda *_: {"steps/s": 9.0})
+    monkeypatch.setattr(training, "run", run)
     return asked
 
 
-def test_all_parts_are_measured(command, project, instant):
-    code, out, err = command("--rounds", "2", "--json", "bench.json")
+def test_the_table_has_every_figure_of_every_side(command, project, instant):
+    sides = ["--sides", '["actors 1 x 1", "synchronous 8"]']
+    rounds = ["--seconds", "7", "--rounds", "2"]
+    code, said, err = command("--workloads", '["pong"]', *sides, *rounds, "--json", "found.json")
     assert (code, err) == (0, "")
-    written = json.loads((project.folder / "bench.json").read_text())
+    assert instant == 2 * [("pong", 1, 1, 7.0), ("pong", 0, 8, 7.0)]
+    written = json.loads((project.folder / "found.json").read_text())
     found = written["measurements"]
-    assert {one["section"] for one in found if one["unit"] == "ms"} == set(learner.WORKLOADS)
-    assert sum(one["section"].startswith("acting, ") for one in found) == 5 * 2
-    assert [one["values"] for one in found if one["section"] == "transport"] == [[5.0, 5.0]]
-    lines = [line for line in out.splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 * 7 + len(found)  # a table for each section
-    assert written["machine"]["processor"] in out
-    assert (written["machine"]["torch_threads"], written["rounds"], written["seconds"]) == (1, 2, 1)
-    assert "torch_threads 1, rounds 2, seconds 1" in out.splitlines()[0]
-    assert written["remarks"][0] == "cartpole, synchronous 8: actor-bound: more of them"
-    assert out.splitlines()[-6:] == written["remarks"]
-    rows = [asked[0] for asked in instant if isinstance(asked, tuple)]
-    assert [one for one in rows if not isinstance(one, str)] == [100_000, _GROWING]
+    assert written["remarks"][-1] == "pong, synchronous 8: bound by 0.4"
+    assert (written["rounds"], written["seconds"]) == (2, 7.0)
+    assert len(found) == 2 * len(training.FIGURES)
+    first, other = found[:2]
+    assert (first["values"], other["values"]) == ([0.1, 0.3], [0.2, 0.4])
+    assert other["ratio"] == pytest.approx((2.0 + 4 / 3) / 2)
+    assert written["machine"]["processor"] in said.splitlines()[0]
+    assert "rounds 2, seconds 7" in said.splitlines()[0]
+    assert "% of time actors waited" in said
+    assert "pong, synchronous 8: bound by 0.4" in said
 
 
-def test_sections_can_be_chosen(command, instant):
-    code, out, _ = command("--sections", '["transport", "growth"]', "--seconds", "0.5")
+def test_both_workloads_are_trained_in_both_modes_unless_others_are_named(command, instant):
+    code, said, _ = command("--rounds", "1")
     assert code == 0
-    assert instant[:5] == [50_000] * 5
-    assert instant[5:] == [(_GROWING, 150, (42, 42))]
-    assert out.count("| growth |") == 3
+    assert instant == [(name, *how, 15.0) for name in ("cartpole", "pong")
+                       for how in ((0, 8), (1, 8), (2, 8))]  # fmt: skip
+    lines = [line for line in said.splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 * (2 + 3 * len(training.FIGURES))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +93,10 @@ def test_sections_can_be_chosen(command, instant):
     [
         (["--rounds", "0"], "--rounds is 0: it must be above 0"),
         (["--seconds", "-1"], "--seconds is -1.0: it must be above 0"),
-        (["--sections", '["everything"]'], "sections"),
-        (["--threads", "100000"], "--threads is 100000: it must be at most 1024"),
-        (["--sections", "[]"], "--sections is empty: name some of learner, trainer"),
+        (["--workloads", '["chess"]'], "--workloads has 'chess': name some of cartpole, pong"),
+        (["--workloads", "[]"], "--workloads is empty: name some of cartpole, pong"),
+        (["--sides", '["synchronous 9"]'], "--sides has 'synchronous 9': name some of actors 1 x"),
+        (["--sections", '["learner"]'], "sections"),
         (["--json", ""], "is a folder: name a file in it"),
         (["--json", "nowhere/bench.json"], "--json nowhere/bench.json: there is no folder nowhere"),
         (["--ckpt_path", "last"], "ckpt_path"),
@@ -111,3 +108,14 @@ def test_a_mistake_measures_nothing(command, instant, arguments, words):
     assert words in err
     assert len(err.splitlines()) == 1
     assert not instant
+
+
+@pytest.mark.parametrize(("seconds", "clock"), [(0.4, "00:00:00:01"), (75.0, "00:00:01:15")])
+def test_a_run_is_as_long_as_asked_for(monkeypatch, seconds, clock):
+    def answer(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        assert command[command.index("--trainer.max_time") + 1] == clock
+        return subprocess.CompletedProcess(command, 1, "on purpose")
+
+    monkeypatch.setattr(training.subprocess, "run", answer)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        training.run("pong", 1, 8, seconds)

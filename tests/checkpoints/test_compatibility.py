@@ -105,7 +105,7 @@ def test_another_format_is_refused(tmp_path: Path, checkpoint: Path, format_numb
     other = edited(
         checkpoint, "other", lambda content: content[STAMP_KEY].update(format=format_number)
     )
-    message = rf"checkpoint is of lrl .*: use that version; its format is {format_number}, and this"
+    message = rf"written by lrl .*: use that version; its format is {format_number}, and this"
     with pytest.raises(ConfigError, match=message):
         make_run(tmp_path, ActorLearnerCallback(5, 0, 0), max_steps=4).fit(other)
     with pytest.raises(ConfigError, match=message):

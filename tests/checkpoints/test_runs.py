@@ -154,7 +154,7 @@ def test_a_path_is_read_too(tmp_path: Path, folder: Path):
     [
         ("nowhere.ckpt", "--ckpt_path nowhere.ckpt: there is no such file"),
         ("https://nowhere.test/a.ckpt", "only files of this machine are read"),
-        ("weights.ckpt", "none of a training run"),
+        ("weights.ckpt", "not written by a training run"),
     ],
 )
 def test_a_path_that_is_no_checkpoint_is_refused(

@@ -102,11 +102,11 @@ FOREIGN = {
     "optimizer": ([], "optimizer torch.optim.adam.Adam, which torch.optim.sgd.SGD cannot go on"),
     "network": (
         ["--model.encoder.init_args.hidden_sizes=[8]"],
-        "of another network: model.encoder.init_args.hidden_sizes is ",
+        "holds another network: model.encoder.init_args.hidden_sizes is ",
     ),
     "environment": (
         ["--data.env.id=CartPole-v1", "--data.env.kwargs={}"],
-        "is of environment lrl/Identity-v0, but env.id is CartPole-v1",
+        "was trained in environment lrl/Identity-v0, but env.id is CartPole-v1",
     ),
 }
 

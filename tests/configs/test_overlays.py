@@ -19,7 +19,7 @@ import yaml
 from helpers.command_line import quiet_commands
 
 from lrl import ActorConfig, InferenceConfig, RateLimiterConfig
-from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
+from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
 from lrl.cli.exit_status import Outcome
 from lrl.cli.main import LrlCLI
 from lrl.envs import PROTOCOLS, AtariConfig

@@ -27,7 +27,7 @@ from lrl import (
     ReplayConfig,
     ReplayDataModule,
 )
-from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
+from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
 from lrl.learner.actor_pools import Delivery
 from lrl.learner.dataset import ReplayDataset
 from lrl.networks import MLPEncoder

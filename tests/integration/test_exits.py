@@ -27,8 +27,8 @@ from helpers.training_runs import (
     wait_for,
 )
 
+from benchmark.leftovers import named_segments, segments_since
 from lrl import ActorLearnerCallback
-from lrl.testing.leftovers import named_segments, segments_since
 
 pytestmark = quiet
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -23,11 +23,11 @@ from helpers.training_runs import (
 )
 
 import lrl
+from benchmark.leftovers import named_segments, segments_since, take_inventory
 from lrl import ActorLearnerCallback
 from lrl.inference.config import InferenceConfig
 from lrl.learner.agent import load_agent
 from lrl.processes.shared_memory import SharedBlock
-from lrl.testing.leftovers import named_segments, segments_since, take_inventory
 from lrl.types import ConfigError
 
 pytestmark = [*quiet, *quiet_commands]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.training_runs import make_run, quiet
 
-from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
+from benchmark.parts.learner import WORKLOADS, Side, make_batch, make_module
 from lrl.learner.bootstrap import NextValues
 from lrl.learner.dqn import DQN
 from lrl.learner.updater import EagerUpdater, Losses
@@ -34,9 +34,9 @@ def test_importance_weights_scale_the_rows():
 _COMPARED = """
 import os, sys
 import torch
-from lrl.bench.learner import WORKLOADS, Side, make_batch, make_module
+from benchmark.parts.learner import WORKLOADS, Side, make_batch, make_module
 from lrl.learner.updater import CompiledUpdater, EagerUpdater
-from lrl.testing.leftovers import descendants
+from benchmark.leftovers import descendants
 
 workload = WORKLOADS[sys.argv[1]]
 module, batch = make_module(workload, Side()), make_batch(workload, seed=0)

@@ -17,7 +17,7 @@ from lrl import (
     ReplayConfig,
 )
 from lrl.callbacks import WeightSync
-from lrl.callbacks.weight_sync import DEFAULT_SYNC_PERIOD
+from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
 from lrl.preflight.settings import check_inference, check_warm_up
 
 pytestmark = quiet

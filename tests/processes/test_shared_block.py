@@ -10,8 +10,8 @@ import pytest
 from helpers.transport_actors import names_in
 
 import lrl.processes.shared_memory
+from benchmark.leftovers import named_segments, segments_since
 from lrl.processes.shared_memory import SharedBlock
-from lrl.testing.leftovers import named_segments, segments_since
 from lrl.types import ConfigError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc and memfd are Linux's")

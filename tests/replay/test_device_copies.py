@@ -17,8 +17,8 @@ from helpers.training_runs import (
     small_data,
 )
 
+from benchmark.parts.replay import ATARI, NUM_STREAMS, make_chunk
 from lrl import ActorLearnerCallback, ReplayConfig
-from lrl.bench.replay import ATARI, NUM_STREAMS, make_chunk
 from lrl.callbacks import PriorityUpdate, WeightSync
 from lrl.replay import PrioritizedSampler, ReplayBuffer
 from lrl.replay.device_copies import HostCopy, to_device

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lrl.testing import left_since, take_inventory
-from lrl.testing.leftovers import named_segments, segments_since
+from benchmark.leftovers import left_since, named_segments, segments_since, take_inventory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev/shm")
 

@@ -11,7 +11,7 @@ import time
 import pytest
 from helpers.transport_actors import SPEC, Learner, learn_and_die, names_in, note_the_end
 
-from lrl.testing.leftovers import named_segments, segments_since
+from benchmark.leftovers import named_segments, segments_since
 from lrl.transport import Channel, ChunkLayout, ChunkQueue
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev/shm")

@@ -1,4 +1,4 @@
-"""How fast actors act without a learner: `python -m lrl.bench.acting`.
+"""How fast actors act without a learner: `python -m benchmark.parts.acting`.
 
 The first table compares local with central inference by turns: a ratio is one of neighbouring
 measurements, in as many processes. The second is what a request to a server costs apart from the
@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from benchmark.arguments import count, duration, output, threads
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, publish_weights
 from lrl.actors.slot import ActorSlot
-from lrl.bench.arguments import count, duration, output, threads
 from lrl.envs import EnvConfig, make_spec
 from lrl.inference.config import InferenceConfig
 from lrl.inference.manager import InferenceManager
@@ -274,7 +274,7 @@ def table(lines: Sequence[Line]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables and, where asked, write them as JSON."""
-    parser = argparse.ArgumentParser(prog="lrl.bench.acting", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmark.parts.acting", description=__doc__)
     add = parser.add_argument
     add("--networks", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="what to run")
     add("--actors", nargs="+", type=count, default=[1, 2, 4], help="actors of central inference")

@@ -1,6 +1,6 @@
 """Benchmark of the replay buffer: rows appended and batches sampled a second, bytes a step.
 
-Run `python -m lrl.bench.replay`; `--json PATH` also writes the figures. Timings are medians
+Run `python -m benchmark.parts.replay`; `--json PATH` also writes the figures. Timings are medians
 over repetitions, on Atari frames (84x84 uint8, stack of 4) of 8 interleaved streams. Uniform and
 prioritised sampling are timed in turns; the latter includes updating the batch's priorities.
 `--rows 1000000 --frame_side 8` compares them at full size where memory is scarce. With several
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lrl.bench.arguments import count, output
+from benchmark.arguments import count, output
 from lrl.bench.measure import Measurement, compared, table, write
 from lrl.replay import PrioritizedSampler, ReplayBuffer, Sampler, UniformSampler
 from lrl.types import Column, EnvSpec, RowKind, Rows
@@ -174,7 +174,7 @@ def _sampling(
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
-    parser = argparse.ArgumentParser(prog="lrl.bench.replay", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmark.parts.replay", description=__doc__)
     parser.add_argument(
         "--rows",
         type=count,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lrl.bench import replay
-from lrl.bench.replay import REPETITIONS, main
+from benchmark.parts import replay
+from benchmark.parts.replay import REPETITIONS, main
 
 
 def test_benchmark_prints_a_table_and_writes_json(

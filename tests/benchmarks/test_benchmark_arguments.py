@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 
+from benchmark.arguments import count, duration, output, threads
 from benchmark.peers import installed
-from lrl.bench.arguments import count, duration, output, threads
 
 
 @pytest.mark.parametrize(

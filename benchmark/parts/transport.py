@@ -1,4 +1,4 @@
-"""How fast rows and weights travel: `python -m lrl.bench.transport`.
+"""How fast rows and weights travel: `python -m benchmark.parts.transport`.
 
 Run it on a quiet machine: on a shared one, compare only figures of one run with each other.
 """
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from lrl.bench.arguments import count, output
+from benchmark.arguments import count, output
 from lrl.replay import ReplayBuffer
 from lrl.transport import ActorEnd, Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lrl.bench.acting import Side, main, sides, table
+from benchmark.parts.acting import Side, main, sides, table
 
 
 def test_local_inference_comes_before_central_in_as_many_processes() -> None:
@@ -46,7 +46,7 @@ def test_table_rounds_and_leaves_out_what_is_missing() -> None:
 def test_benchmark_prints_its_tables_and_writes_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lrl.bench.acting.BATCHES", ((2, 4),))
+    monkeypatch.setattr("benchmark.parts.acting.BATCHES", ((2, 4),))
     path = tmp_path / "acting.json"
     narrow = ["--networks", "mlp", "--actors", "1", "--groups", "2"]
     brief = ["--seconds", "0.2", "--repeats", "1", "--requests", "5"]

@@ -1,4 +1,4 @@
-"""What an update costs, with and without each setting: `python -m lrl.bench.learner`.
+"""What an update costs, with and without each setting: `python -m benchmark.parts.learner`.
 
 Each side is a process of its own, since some settings are of the whole process, and the sides take
 turns. Times are of one learner step on batches that are there already: loss, gradients, optimizer.
@@ -24,10 +24,11 @@ from typing import Any
 import lightning as L
 import torch
 
+from benchmark.arguments import count, duration, output, threads
+from benchmark.parts import bare
+from benchmark.turns import by_turns
 from lrl import DQN
-from lrl.bench import bare
-from lrl.bench.arguments import count, duration, output, threads
-from lrl.bench.measure import Measurement, by_turns, compared, table, write
+from lrl.bench.measure import Measurement, compared, table, write
 from lrl.learner.updater import CompiledUpdater
 from lrl.networks import (
     CategoricalHead,
@@ -278,7 +279,7 @@ def updates_in(name: str, seconds: float) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table and, where asked, write it as JSON."""
-    parser = argparse.ArgumentParser(prog="lrl.bench.learner", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmark.parts.learner", description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=count, default=7, help="windows of each side")
     parser.add_argument("--seconds", type=duration, default=1.0, help="length of a window, roughly")

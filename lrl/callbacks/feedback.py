@@ -95,7 +95,7 @@ class PriorityUpdate(L.Callback, UpdatesPriorities):
         self._coming: deque[tuple[Tensor, HostCopy]] = deque()
         self._guards: tuple[GuardsLosses, ...] = ()
         self.lag_batches = 0
-        """Batches by which the priorities of a learner on a CPU come late, for tests."""
+        """Batches by which priorities of a learner on a CPU come late: tests raise it."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget what came too late in another run."""

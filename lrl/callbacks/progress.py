@@ -19,6 +19,7 @@ from tqdm import tqdm
 from typing_extensions import override
 
 from lrl.callbacks.metrics import Throughput
+from lrl.envs.protocols import GYMNASIUM
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of, dataset_of
 from lrl.preflight.callbacks import callbacks_of, parts_of
 from lrl.preflight.cores import available_cores
@@ -185,9 +186,8 @@ def introduction(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
 
 
 def _environment(data: ReplayDataModule) -> str:
-    if not data.env.is_atari:
-        return data.env.id
-    return f"{data.env.id} (protocol {data.evaluation.protocol_for(data.env)})"
+    protocol = data.evaluation.protocol_for(data.env)
+    return data.env.id if protocol == GYMNASIUM else f"{data.env.id} (protocol {protocol})"
 
 
 def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> str:

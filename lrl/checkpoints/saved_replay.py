@@ -19,6 +19,7 @@ from lrl.checkpoints.replay_manifest import (
     read_manifest,
     verify,
 )
+from lrl.envs.config import without_unused
 from lrl.replay.buffer import ReplayBuffer
 from lrl.replay.streams import IndexArray, Streams
 
@@ -47,7 +48,10 @@ def load_replay(
     if manifest.saved_id != saved_id:
         raise SavedReplayError(f"{folder / manifest.name} belongs to another checkpoint")
     now = json.loads(json.dumps({**replay.settings(), **settings}))
-    if different := differing_settings(manifest.settings, now):
+    saved = dict(manifest.settings)
+    if "env" in saved:
+        saved["env"] = without_unused(saved["env"])
+    if different := differing_settings(saved, now):
         said = "; ".join(f"{name} was {a} and is {b}" for name, (a, b) in different.items())
         raise SavedReplayError(f"it was saved with other settings: {said}")
     for file in (*manifest.segments, manifest.state):

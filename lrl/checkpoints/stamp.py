@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import gymnasium
 import numpy as np
 import torch
 
-from lrl.envs import AtariConfig, EnvConfig
+from lrl.envs import EnvConfig, EnvKind, kind_of
+from lrl.envs.config import SECTIONS, without_unused
 from lrl.evaluation.episodes import VALIDATION_SEED, EvaluationConfig
 from lrl.parts import safety
 from lrl.types import ConfigError
@@ -29,7 +30,6 @@ _FORMAT = 1
 """The format of checkpoints: raised when older ones can no longer be read, or need a migration."""
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
 _TRUSTED = ("", "lrl", "gymnasium", "ale_py")
-_TRAINING_ONLY = ("reward_clip", "atari.terminal_on_life_loss")
 
 
 def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) -> dict[str, Any]:
@@ -60,8 +60,7 @@ def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) ->
 
 def trained_in(stamp: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the environment that an agent was trained in."""
-    settings = {**stamp["environment"], **stamp["training"].get("environment", {})}
-    return _without_missing_factory(settings)
+    return without_unused({**stamp["environment"], **stamp["training"].get("environment", {})})
 
 
 def machine() -> dict[str, Any]:
@@ -106,9 +105,8 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
             f"the environment cannot be rebuilt: {', '.join(stamp['gaps'])} held objects in "
             "training, and checkpoints hold plain data only; pass names or numbers instead"
         )
-    settings = dict(stamp["environment"])
-    unknown = settings.keys() - {field.name for field in fields(EnvConfig)}
-    unknown |= settings["atari"].keys() - {field.name for field in fields(AtariConfig)}
+    settings = without_unused(stamp["environment"])
+    unknown = flatten(settings).keys() - flatten(asdict(EnvConfig(settings["id"]))).keys()
     if unknown:
         raise ConfigError(
             f"the checkpoint was written by lrl {stamp['versions']['lrl']}: use that version; "
@@ -132,10 +130,9 @@ def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     The game may differ, and so may what acts in training only (clipped rewards, lost lives),
     counters, versions and hardware.
     """
-    games = _is_atari(stamp), _is_atari(other)
-    if games[0] != games[1]:
-        kinds = ("no Atari game", "an Atari game")
-        return {"environment": (kinds[games[0]], kinds[games[1]])}
+    kinds = EnvConfig(_id(stamp)).kind, EnvConfig(_id(other)).kind
+    if kinds[0] != kinds[1]:
+        return {"environment": kinds}
     one, two = _measured(stamp), _measured(other)
     names = sorted(one.keys() | two.keys())
     return {
@@ -147,7 +144,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings, as those of a stamp, by dotted names; what is no number is one text.
 
     So are keyword arguments and settings of training alone, whose names vary: the names are the
-    same of any two stamps.
+    same of any two stamps of one kind of environment.
 
     Example:
         >>> flatten({"protocol": "ale_v5", "training": {"seed": 0, "gpus": []}})
@@ -175,37 +172,37 @@ def other_protocol(checkpoint: Mapping[str, Any], datamodule: Any) -> str:
     if not isinstance(loaded, Mapping) or loaded.get("format") != _FORMAT:
         return "a stamp of another version of lrl"
     found = differences(loaded, own)
-    games = loaded["environment"]["id"], own["environment"]["id"]
+    games = _id(loaded), _id(own)
     if games[0] != games[1]:
         found["env.id"] = games
     return ", ".join(f"{name} {now} instead of {then}" for name, (then, now) in found.items())
 
 
-def _is_atari(stamp: Mapping[str, Any]) -> bool:
-    return EnvConfig(id=stamp["environment"]["id"]).is_atari
+def _id(stamp: Mapping[str, Any]) -> str:
+    return stamp["environment"]["id"]
 
 
 def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
-    environment = dict(stamp["environment"])
-    del environment["id"]
-    atari = dict(environment.pop("atari"))
-    if not _is_atari(stamp):
-        atari = {}
-    atari.pop("max_frames_per_episode", None)  # the lower limit is that of the evaluation
-    flat = {
+    environment = without_unused(stamp["environment"])
+    kind = kind_of(EnvConfig(environment.pop("id")))
+    for section in SECTIONS.keys() & environment.keys():
+        nested = environment.pop(section)
+        environment |= {f"{section}.{name}": value for name, value in nested.items()}
+    # The limit of frames that counts is that of the evaluation: it is the lower one.
+    for name in (*kind.training_only, kind.frames_limit_setting):
+        environment.pop(name, None)
+    return {
         **{f"env.{name}": value for name, value in environment.items()},
-        **{f"env.atari.{name}": value for name, value in atari.items()},
         "evaluation.epsilon": stamp["evaluation"]["epsilon"],
         "evaluation.max_frames_per_episode": stamp["evaluation"]["max_frames_per_episode"],
     }
-    return {name: v for name, v in flat.items() if name.removeprefix("env.") not in _TRAINING_ONLY}
 
 
 def _check_factory(path: str) -> None:
     """Check that a checkpoint may have a factory called: of loaded modules it could name any."""
     module, _, name = path.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
-    if isinstance(found, type) and issubclass(found, gymnasium.Env):
+    if isinstance(found, type) and issubclass(found, (gymnasium.Env, EnvKind)):
         return
     if safety.is_trusted(module):
         return
@@ -222,12 +219,8 @@ def _check_factory(path: str) -> None:
 
 
 def _settings_of(env: EnvConfig, gaps: list[str]) -> dict[str, Any]:
-    """Return an environment's settings as plain data, without a factory if there is none."""
-    return _without_missing_factory(_plain(asdict(env), "env", gaps))
-
-
-def _without_missing_factory(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: v for name, v in settings.items() if name != "factory" or v is not None}
+    """Return an environment's settings as plain data."""
+    return without_unused(_plain(asdict(env), "env", gaps))
 
 
 def _module_of(path: str) -> str:

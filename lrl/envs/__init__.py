@@ -4,10 +4,11 @@ Importing this package registers the toy environments of `lrl.envs.toy` with Gym
 here imports torch or Lightning, and ale-py is imported only for Atari.
 """
 
-from lrl.envs.config import AtariConfig, EnvConfig, WrapperConfig
-from lrl.envs.make import make_envs, make_spec
+from lrl.envs.config import EnvConfig, WrapperConfig
+from lrl.envs.kind import EnvKind, RenderedEnv
+from lrl.envs.make import kind_of, make_envs, make_rendered, make_spec
 from lrl.envs.minatar import register_minatar
-from lrl.envs.protocols import PROTOCOLS, Protocol, protocol_name
+from lrl.envs.protocols import PROTOCOLS, AtariConfig, Protocol
 from lrl.envs.restorable import RestorableEnvs
 from lrl.envs.toy import register_toys
 from lrl.envs.vector import EnvStep, StreamEnvs
@@ -18,15 +19,18 @@ __all__ = [
     "AtariConfig",
     "ChannelsFirst",
     "EnvConfig",
+    "EnvKind",
     "EnvStep",
     "Luminance",
     "Protocol",
+    "RenderedEnv",
     "RestorableEnvs",
     "StreamEnvs",
     "WrapperConfig",
+    "kind_of",
     "make_envs",
+    "make_rendered",
     "make_spec",
-    "protocol_name",
 ]
 
 register_toys()

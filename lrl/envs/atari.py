@@ -13,16 +13,22 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 from ale_py import Action, ALEInterface, AtariVectorEnv, LoggerMode, roms
 from gymnasium.vector import AutoresetMode
+from typing_extensions import override
 
-from lrl.envs.config import ATARI_PREFIX, AtariConfig
+from lrl.envs.human_scores import human_normalised
+from lrl.envs.kind import EnvKind, RenderedEnv
+from lrl.envs.protocols import ATARI_PREFIX, CUSTOM, FIVE_MINUTES_FRAMES, PROTOCOLS, AtariConfig
 from lrl.envs.vector import EnvStep, StreamEnvs
+from lrl.parts import safety
 from lrl.types import ConfigError, EnvSpec
 
+_FRAMES_PER_SECOND = 60
 _VERSION = "-v5"
 _GAMES_FOR_TWO = ("combat", "joust", "maze_craze", "warlords")  # loading one ends the process
 _SCREEN = (210, 160)  # of most games; some are up to 250 high
@@ -50,6 +56,54 @@ def game_of(env_id: str) -> str:
     return games[env_id]
 
 
+class Atari(EnvKind):
+    """One of ale-py's games, under the protocol of `env.atari`."""
+
+    default_epsilon = 0.001
+    training_only = ("reward_clip", "atari.terminal_on_life_loss")
+    frames_limit_setting = "atari.max_frames_per_episode"
+
+    @property
+    def settings(self) -> AtariConfig:
+        """The protocol."""
+        assert self.env.atari is not None
+        return self.env.atari
+
+    @override
+    def make(self, num_envs: int, *, training: bool, num_threads: int) -> AtariEnvs:
+        env_id = self.env.id
+        safety.check_entry_point(env_id.rpartition(":")[0] or None, "env.id", env_id)
+        threads = num_threads
+        return AtariEnvs(env_id, self.settings, num_envs, training=training, num_threads=threads)
+
+    @override
+    def make_rendered(self) -> RenderedEnv:
+        return RenderedAtari(self)
+
+    @override
+    def protocol(self, epsilon: float, max_frames: int) -> str:
+        """Return a name of `PROTOCOLS`, or "custom" with other settings, those of training too.
+
+        Example:
+            >>> from lrl.envs import PROTOCOLS, EnvConfig
+            >>> atari = PROTOCOLS["ale_v5"].atari
+            >>> pong = Atari(EnvConfig("ALE/Pong-v5", reward_clip=1.0, atari=atari))
+            >>> pong.protocol(0.001, 108_000), pong.protocol(0.05, 108_000)
+            ('ale_v5', 'custom')
+        """
+        settings = (self.settings, self.env.reward_clip, epsilon)
+        for name, known in PROTOCOLS.items():
+            if settings == (known.atari, known.reward_clip, known.evaluation_epsilon):
+                return name if max_frames >= self.settings.max_frames_per_episode else CUSTOM
+        return CUSTOM
+
+    @override
+    def human_normalised(self, score: float, cut_off_at: int | None) -> float | None:
+        if cut_off_at is not None and cut_off_at < FIVE_MINUTES_FRAMES:
+            return None  # a game of seconds that nobody has lost yet would count as a human's
+        return human_normalised(game_of(self.env.id), score)
+
+
 class AtariEnvs(StreamEnvs):
     """A vector of one Atari game.
 
@@ -59,19 +113,10 @@ class AtariEnvs(StreamEnvs):
         num_envs: Number of environments.
         training: Report lost lives if the protocol says so; evaluation never does.
         num_threads: Threads that step the emulators.
-
-    Raises:
-        ConfigError: There is no such game, or it lacks the FIRE or the screen that is asked for.
     """
 
     def __init__(
-        self,
-        env_id: str,
-        config: AtariConfig,
-        num_envs: int,
-        *,
-        training: bool,
-        num_threads: int = 1,
+        self, env_id: str, config: AtariConfig, num_envs: int, *, training: bool, num_threads: int
     ) -> None:
         game = game_of(env_id)
         _check_image(game, config)
@@ -128,6 +173,56 @@ class AtariEnvs(StreamEnvs):
             )
         assert self._backend is not None
         return self._backend
+
+
+class RenderedAtari(RenderedEnv):
+    """An Atari game and its twin, which sees the whole screen in colour.
+
+    Both get the same seeds and actions, and what ale-py answers depends on nothing else, so they
+    play the same game. That they do is checked at every step.
+    """
+
+    def __init__(self, kind: Atari) -> None:
+        height, width = screen_size(game_of(kind.env.id))
+        screen = replace(
+            kind.settings, image_height=height, image_width=width, grayscale=False, frame_stack=1
+        )
+        envs = kind.make(1, training=False, num_threads=1)
+        twin = Atari(replace(kind.env, atari=screen))
+        self._twin = twin.make(1, training=False, num_threads=1)
+        self.envs = envs
+        self.action_names = envs.action_names
+        self.fps = _FRAMES_PER_SECOND / kind.settings.frame_skip
+        self._screen: npt.NDArray[np.generic] | None = None
+
+    @override
+    def reset(self, seed: int) -> npt.NDArray[np.generic]:
+        self._screen = self._twin.reset([seed])
+        return super().reset(seed)
+
+    @override
+    def step(self, actions: npt.NDArray[np.int32]) -> EnvStep:
+        """Step both; raise a RuntimeError if they do not play the same game."""
+        step, twin = super().step(actions), self._twin.step(actions)
+        for name in ("reward", "terminated", "truncated"):
+            if getattr(step, name) != getattr(twin, name):
+                raise RuntimeError(
+                    f"the pictures are of another game: {name} is {getattr(step, name)[0]} where "
+                    f"the agent acts, but {getattr(twin, name)[0]} in the copy that is filmed; "
+                    "this version of ale-py does not depend on seeds and actions alone"
+                )
+        self._screen = twin.observation
+        return step
+
+    @override
+    def picture(self) -> npt.NDArray[np.uint8]:
+        assert self._screen is not None, "reset comes first"
+        return self._screen[0, 0].astype(np.uint8)
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._twin.close()
 
 
 def screen_size(game: str) -> tuple[int, int]:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import gymnasium
 
-from lrl.envs.factory import path_of
-from lrl.envs.settings import build, check_known, check_types
+from lrl.envs.protocols import ATARI_PREFIX, GYMNASIUM, AtariConfig
+from lrl.parts.factory import path_of
+from lrl.parts.settings import build, check_known, check_types, require
 from lrl.types import ConfigError
 
-ATARI_PREFIX = "ALE/"
-FIVE_MINUTES_FRAMES = 18_000
-"""Limits of an episode in use: 5 and 30 minutes of play, at 60 emulator frames a second."""
-THIRTY_MINUTES_FRAMES = 108_000
-
-
-def _require(condition: bool, name: str, value: object, allowed: str) -> None:
-    if not condition:
-        raise ConfigError(f"env.{name} is {value!r}, but must be {allowed}.")
+SECTIONS = {"atari": (ATARI_PREFIX, AtariConfig)}
+"""Kinds with settings of their own: the section in `EnvConfig`, how ids begin, the class."""
+_OF_GYMNASIUM = ("kwargs", "wrappers", "frame_stack", "max_episode_steps", "action_masks")
+"""Settings that other kinds than Gymnasium's need not read."""
 
 
 @dataclass(frozen=True)
@@ -38,91 +34,9 @@ class WrapperConfig:
     """Arguments of the wrapper after the environment, by name."""
 
     def __post_init__(self) -> None:
-        """Check that the class has a module."""
         check_types(self, "env.wrappers")
-        _require(
-            "." in self.path,
-            "wrappers.path",
-            self.path,
-            "a full import path such as 'gymnasium.wrappers.ClipReward'",
-        )
-
-
-@dataclass(frozen=True)
-class AtariConfig:
-    """The Atari protocol, used by ids that start with `ALE/` only.
-
-    Every option of the backend (`ale_py.AtariVectorEnv`) is stated here, none is inherited from
-    the version suffix of the id. The default is deterministic, with 0 to 29 frames without action
-    at the start and game over as the only end. `lrl.envs.protocols` names the usual combinations.
-    Rewards come raw: `EnvConfig.reward_clip` clips them for training. The autoreset mode is no
-    option: streams need NEXT_STEP. docs/environments.md compares the options.
-    """
-
-    frame_skip: int = 4
-    """Emulator frames per environment step; their rewards are summed (Mnih et al. 2015)."""
-    max_pool: bool = True
-    """Take the maximum of the last two frames of a step, against flicker (Mnih et al. 2015). Not
-    with frame_skip 1."""
-    image_height: int = 84
-    """Height of a frame in pixels, by area interpolation; 84 as in Mnih et al. 2015, at most the
-    screen's (210, in some games up to 250)."""
-    image_width: int = 84
-    """Width of a frame in pixels, by area interpolation; 84 as in Mnih et al. 2015, at most 160."""
-    grayscale: bool = True
-    """Luminance (0.299 R + 0.587 G + 0.114 B) instead of a last axis with 3 colours."""
-    frame_stack: int = 4
-    """Frames in one observation, newest last; an episode's first stack is filled up with zeros."""
-    repeat_action_probability: float = 0.0
-    """Chance per frame that the previous action is repeated ("sticky"; 0.25 in Machado 2018)."""
-    noop_max: int = 30
-    """An episode starts after 0 to noop_max - 1 emulator frames without action, drawn evenly; 0 for
-    none."""
-    fire_reset: bool = False
-    """Press FIRE for one frame at an episode's start, in place of one without action. Off, as in
-    Mnih 2015 and Machado 2018: after a lost life the agent has to press it itself anyway."""
-    terminal_on_life_loss: bool = False
-    """Training targets end at a lost life (Mnih et al. 2015). The game goes on, and evaluation and
-    episode statistics never see it. Off, as recommended by Machado et al. 2018. Games without lives
-    have none to lose."""
-    full_action_space: bool = False
-    """All 18 actions instead of those the game uses."""
-    max_frames_per_episode: int = THIRTY_MINUTES_FRAMES
-    """Emulator frames after which an episode is truncated, no-op frames not counted: 108000 (30
-    minutes of play) or 18000 (5 minutes, Mnih et al. 2015) in most publications."""
-
-    def __post_init__(self) -> None:
-        """Check types and ranges."""
-        check_types(self, "env.atari")
-        positive = ("frame_skip", "frame_stack", "max_frames_per_episode")
-        for name in (*positive, "image_height", "image_width"):
-            _require(getattr(self, name) >= 1, f"atari.{name}", getattr(self, name), "at least 1")
-        sticky = self.repeat_action_probability
-        _require(0 <= sticky < 1, "atari.repeat_action_probability", sticky, "in [0, 1)")
-        self._refuse_what_would_do_nothing()
-
-    def _refuse_what_would_do_nothing(self) -> None:
-        _require(
-            not self.max_pool or self.frame_skip > 1,
-            "atari.max_pool",
-            self.max_pool,
-            "false with frame_skip 1, where a step has one frame",
-        )
-        fewest = 3 if self.fire_reset else 2
-        _require(
-            self.noop_max == 0 or self.noop_max >= fewest,
-            "atari.noop_max",
-            self.noop_max,
-            f"0 (none) or at least {fewest}: 0 to noop_max - 1 frames are drawn"
-            + (", and fire_reset takes one of them" if self.fire_reset else ""),
-        )
-        limit = self.max_frames_per_episode
-        _require(
-            limit >= self.frame_skip,
-            "atari.max_frames_per_episode",
-            limit,
-            f"at least frame_skip, {self.frame_skip}: no step would be complete",
-        )
+        allowed = "a full import path such as 'gymnasium.wrappers.ClipReward'"
+        require("." in self.path, "wrappers.path", self.path, allowed)
 
 
 @dataclass(frozen=True)
@@ -130,7 +44,7 @@ class EnvConfig:
     """Which environment, and how an agent sees it.
 
     Scripts may give `wrappers` and `atari` as YAML does, as mappings of their settings, and the
-    factory itself instead of its path.
+    factory itself instead of its path. What depends on the kind is asked of `lrl.envs.kind_of`.
     """
 
     id: str = "CartPole-v1"
@@ -154,16 +68,17 @@ class EnvConfig:
     action_masks: bool = False
     """The environment gives info["action_mask"] with every reset and step, 1 for allowed actions:
     others are never taken, and no target counts on them (not for Atari)."""
-    atari: AtariConfig = AtariConfig()
-    """The Atari protocol, used by ids that start with ALE/ only."""
+    atari: AtariConfig | None = None
+    """The Atari protocol, of ids that start with ALE/ only; null is its defaults there."""
     factory: str | Callable[..., Any] | None = None
     """Import path of a function or class that returns a `gymnasium.Env`, a new one at each call,
-    such as my_module.make_env; `kwargs` are its arguments. Null makes the environment by `id`."""
+    such as my_module.make_env, or of a subclass of `lrl.envs.EnvKind`; `kwargs` are its arguments.
+    Null makes the environment by `id`."""
 
     @property
-    def is_atari(self) -> bool:
-        """Whether the environment is one of ale-py's games."""
-        return self.id.rpartition(":")[2].startswith(ATARI_PREFIX)
+    def kind(self) -> str:
+        """Name of the kind of environments in lrl that it is, `gymnasium` with any factory."""
+        return next((name for name in SECTIONS if getattr(self, name) is not None), GYMNASIUM)
 
     @property
     def source(self) -> str:
@@ -172,27 +87,28 @@ class EnvConfig:
         return f"env.{name} {getattr(self, name)!r}"
 
     def __post_init__(self) -> None:
-        """Take the forms of YAML; check types and ranges, and that nothing would be ignored."""
         check_types(self, "env")
-        object.__setattr__(self, "atari", build(AtariConfig, self.atari, "env.atari"))
-        wrappers = [
-            build(WrapperConfig, wrapper, f"env.wrappers[{index}]")
-            for index, wrapper in enumerate(self.wrappers)
-        ]
+        given = enumerate(self.wrappers)
+        wrappers = [build(WrapperConfig, each, f"env.wrappers[{index}]") for index, each in given]
         object.__setattr__(self, "wrappers", wrappers)
         self._name_factory()
-        _require(self.frame_stack >= 1, "frame_stack", self.frame_stack, "at least 1")
+        require(self.frame_stack >= 1, "frame_stack", self.frame_stack, "at least 1")
         steps, clip = self.max_episode_steps, self.reward_clip
-        _require(steps is None or steps >= 1, "max_episode_steps", steps, "null or at least 1")
+        require(steps is None or steps >= 1, "max_episode_steps", steps, "null or at least 1")
         valid_clip = clip is None or 0 < clip < math.inf
-        _require(valid_clip, "reward_clip", clip, "null or a finite number above 0")
+        require(valid_clip, "reward_clip", clip, "null or a finite number above 0")
         legacy = re.fullmatch(r"(?:.*:)?(\w+?)(?:-ram)?(NoFrameskip|Deterministic)-v\d+", self.id)
         if legacy:
             raise old_atari_id(self.id, legacy[1])
-        if self.is_atari:
-            self._refuse_ignored_by_atari()
-        else:
-            self._refuse_atari_options()
+        for name in SECTIONS:
+            self._take_section(name)
+
+    def setting(self, name: str) -> Any:
+        """Return a setting by its dotted name, such as `atari.frame_skip`, or None."""
+        value: Any = self
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+        return value
 
     def overridden(self, changes: Mapping[str, Any]) -> EnvConfig:
         """Return these settings with some changed.
@@ -212,11 +128,20 @@ class EnvConfig:
         settings = dict(vars(self))
         if any(changes.get(name, settings[name]) != settings[name] for name in ("id", "factory")):
             settings.update(id=EnvConfig.id, factory=None, kwargs={})
-        for name in changes.keys() & {"atari", "kwargs"}:
+        for name in changes.keys() & {*SECTIONS, "kwargs"}:
             if isinstance(changes[name], Mapping):
-                own = vars(self.atari) if name == "atari" else settings[name]
+                own = settings[name]
+                own = own if isinstance(own, Mapping) else vars(own) if own else {}
                 changes[name] = {**own, **changes[name]}
         return EnvConfig(**{**settings, **changes})
+
+    def refuse_unread(self, read: Collection[str], why: str) -> None:
+        """Refuse all settings of Gymnasium's environments but those that its kind reads."""
+        usual = EnvConfig()
+        for name in _OF_GYMNASIUM:
+            value, unset = getattr(self, name), getattr(usual, name)
+            allowed = name in read or value == unset
+            require(allowed, name, value, f"{unset!r} for {self.id}, {why}")
 
     def _name_factory(self) -> None:
         if self.factory is None:
@@ -225,35 +150,37 @@ class EnvConfig:
         object.__setattr__(self, "factory", path)
         if self.id == EnvConfig.id:
             object.__setattr__(self, "id", path)
-        is_taken = self.is_atari or ":" in self.id or self.id in gymnasium.registry
-        _require(
-            not is_taken,
-            "id",
-            self.id,
-            f"a name of your own, not that of another environment, since env.factory is {path!r}",
-        )
+        is_taken = self.id.startswith(ATARI_PREFIX) or ":" in self.id
+        is_taken |= self.id in gymnasium.registry
+        allowed = "a name of your own, not that of another environment, since env.factory is"
+        require(not is_taken, "id", self.id, f"{allowed} {path!r}")
 
-    def _refuse_ignored_by_atari(self) -> None:
-        for name, unset, instead in (
-            ("kwargs", {}, "use the options of env.atari"),
-            ("wrappers", [], "use the options of env.atari"),
-            ("frame_stack", 1, "use env.atari.frame_stack"),
-            ("max_episode_steps", None, "use env.atari.max_frames_per_episode"),
-            ("action_masks", False, "the games allow every action at any time"),
-        ):
-            value = getattr(self, name)
-            _require(value == unset, name, value, f"{unset!r} for {self.id}: {instead}")
+    def _take_section(self, section: str) -> None:
+        """Give an environment the settings of its kind; refuse those that would do nothing."""
+        prefix, kind = SECTIONS[section]
+        given = getattr(self, section)
+        settings = build(kind, {} if given is None else given, f"env.{section}")
+        if self.id.rpartition(":")[2].startswith(prefix):
+            object.__setattr__(self, section, settings)
+            self.refuse_unread((), f"whose settings are those of env.{section}")
+            return
+        object.__setattr__(self, section, None)
+        for option in fields(kind):
+            name, value = f"{section}.{option.name}", getattr(settings, option.name)
+            instead = f"{option.default!r} for {self.id}: env.{section} is for ids that start with"
+            require(value == option.default, name, value, f"{instead} {prefix}")
 
-    def _refuse_atari_options(self) -> None:
-        for option in fields(self.atari):
-            value = getattr(self.atari, option.name)
-            _require(
-                value == option.default,
-                f"atari.{option.name}",
-                value,
-                f"{option.default!r} for {self.id}: env.atari acts only on games, whose ids "
-                f"start with {ATARI_PREFIX}",
-            )
+
+def without_unused(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an environment's settings as plain data without the sections that it has none of.
+
+    Args:
+        settings: Plain data, of any version of lrl: all once held the section `atari`.
+    """
+    kind = EnvConfig(id=settings["id"]).kind
+    optional = {"factory", *SECTIONS}
+    unused = {name for name in optional if settings.get(name) is None} | (SECTIONS.keys() - {kind})
+    return {name: value for name, value in settings.items() if name not in unused}
 
 
 def old_atari_id(env_id: str, game: str) -> ConfigError:

@@ -1,8 +1,15 @@
-"""Gymnasium environments as stream environments: single ones in a loop, or a native vector."""
+"""Gymnasium environments: single ones stepped in a loop, or a native vector."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -10,11 +17,24 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers import FrameStackObservation, TimeLimit
+from typing_extensions import override
 
+from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
+from lrl.envs.kind import EnvKind, RenderedEnv
+from lrl.envs.protocols import GYMNASIUM
 from lrl.envs.vector import Bounds, EnvStep, StreamEnvs
+from lrl.parts import factory, safety
 from lrl.types import ConfigError, EnvSpec
 
 _KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
+
+NATIVE_VECTOR_FROM = 8
+"""Environments from which a native vector is used. CartPole: 151 us a vector step natively and
+12 us in a loop with 1 environment, 94 and 92 us with 8, 141 and 273 us with 16."""
+
+_PICTURES = {"render_mode": "rgb_array"}
+_DEFAULT_FPS = 30.0
 
 # What environments usually answer with, which needs no closer look.
 _NUMBERS = (float, int, np.float64, np.float32)
@@ -222,3 +242,201 @@ def _check_declared(
             f"{whose}: the observation was declared {dtype} {shape}, but came as {value.dtype} "
             f"{value.shape}."
         )
+
+
+class Gymnasium(EnvKind):
+    """An environment by its id in Gymnasium's registry, or made by a function or class."""
+
+    @override
+    def make(self, num_envs: int, *, training: bool, num_threads: int) -> StreamEnvs:
+        config = self.env
+        if config.factory is None:
+            name = _registered_name(config)
+            if _is_native_vector_better(config, name, num_envs, training):
+                native = _make_native(config, name, num_envs)
+                return NativeVectorEnvs(native, config.id, config.action_masks)
+        envs = [_make_single(config) for _ in range(num_envs)]
+        if len({id(env.unwrapped) for env in envs}) < num_envs:
+            raise ConfigError(
+                f"{config.source} returned the same environment twice, but must make a new one at "
+                "each call."
+            )
+        return SingleEnvs(envs, config.frame_stack, config.action_masks)
+
+    @override
+    def make_rendered(self) -> RenderedEnv:
+        return RenderedGymnasium(self.env)
+
+    @override
+    def protocol(self, epsilon: float, max_frames: int) -> str:
+        return GYMNASIUM
+
+
+class RenderedGymnasium(RenderedEnv):
+    """A Gymnasium environment with `render_mode="rgb_array"`.
+
+    Actions are called what the environment's `get_action_meanings` says, if it has one, otherwise
+    by their numbers.
+    """
+
+    def __init__(self, config: EnvConfig) -> None:
+        self._source = config.source
+        if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else SDL complains of no screen
+        with warnings.catch_warnings():  # what follows says it better
+            warnings.filterwarnings("ignore", message=".*initialised with render_mode")
+            try:
+                self._env = _make_single(replace(config, kwargs={**config.kwargs, **_PICTURES}))
+            except (Exception, SystemExit) as error:
+                # Raises if it cannot be made at all.
+                Gymnasium(config).make(1, training=False, num_threads=1).close()
+                raise self._no_pictures("it does not take render_mode='rgb_array'") from error
+        self.envs = SingleEnvs([self._env], config.frame_stack, config.action_masks)
+        self.fps = float(self._env.metadata.get("render_fps") or _DEFAULT_FPS)
+        meanings = getattr(self._env.unwrapped, "get_action_meanings", None)
+        numbers = map(str, range(self.envs.spec.num_actions))
+        self.action_names = [str(name) for name in (meanings() if meanings else numbers)]
+        self.reset(0)
+        self.picture()
+
+    @override
+    def picture(self) -> npt.NDArray[np.uint8]:
+        try:
+            picture = self._env.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise self._no_pictures(f"{error} (pip install 'lrl[video]')") from error
+        except (NotImplementedError, gymnasium.error.Error) as error:
+            raise self._no_pictures(str(error) or "it has no method render") from error
+        if not isinstance(picture, np.ndarray) or picture.shape[2:] != (3,):
+            what = getattr(picture, "shape", type(picture).__name__)
+            raise self._no_pictures(f"render returned {what} instead of [height, width, 3]")
+        return picture.astype(np.uint8)
+
+    def _no_pictures(self, reason: str) -> ConfigError:
+        return ConfigError(f"{self._source} cannot be filmed: {reason}")
+
+
+def _make_single(config: EnvConfig) -> gymnasium.Env:
+    """Build one environment with its wrappers and its stack of frames."""
+    env = _from_registry(config) if config.factory is None else _from_factory(config)
+    for index, wrapper in enumerate(config.wrappers):
+        env = _wrap(env, wrapper, f"env.wrappers[{index}]")
+    return FrameStackObservation(env, config.frame_stack) if config.frame_stack > 1 else env
+
+
+def _registered_name(config: EnvConfig) -> str:
+    """Import the module of an id `module:Name-v0`; return the name in Gymnasium's registry."""
+    module, _, name = config.id.rpartition(":")
+    safety.check_entry_point(module or None, "env.id", config.id)
+    try:
+        if module:
+            import_module(module)
+        spec = gymnasium.spec(name)
+    except (Exception, SystemExit) as error:  # whatever a module of the user's does
+        if not module and _is_old_game(name):
+            raise old_atari_id(config.id, name.partition("-")[0]) from error
+        raise ConfigError(
+            f"env.id is {config.id!r}, which cannot be made: {_reason(error)} An environment "
+            "outside Gymnasium is written 'module:Name-v0', with the module that registers it."
+        ) from error
+    for entry in (spec.entry_point, spec.vector_entry_point):
+        safety.check_entry_point(entry, "env.id", config.id)
+    if str(spec.entry_point).startswith("ale_py"):  # such as ale_py:Pong-v4
+        raise old_atari_id(config.id, spec.name)
+    return name
+
+
+def _is_old_game(name: str) -> bool:
+    """Return whether ale-py registers an id of the old interface by that name."""
+    if not re.fullmatch(r"\w+-v\d", name):
+        return False
+    import ale_py  # noqa: F401 (registers them; 0.4 s)
+
+    return str(getattr(gymnasium.registry.get(name), "entry_point", "")).startswith("ale_py")
+
+
+def _is_native_vector_better(config: EnvConfig, name: str, num_envs: int, training: bool) -> bool:
+    spec = gymnasium.spec(name)
+    is_wrapped = spec.additional_wrappers or config.wrappers or config.frame_stack > 1
+    if spec.vector_entry_point is None or is_wrapped:
+        return False
+    return spec.entry_point is None or (training and num_envs >= NATIVE_VECTOR_FROM)
+
+
+def _make_native(config: EnvConfig, name: str, num_envs: int) -> gymnasium.vector.VectorEnv:
+    limit = config.max_episode_steps
+    kwargs = config.kwargs if limit is None else {**config.kwargs, "max_episode_steps": limit}
+    return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **kwargs)
+
+
+def _from_registry(config: EnvConfig) -> gymnasium.Env:
+    return gymnasium.make(
+        _registered_name(config),
+        max_episode_steps=config.max_episode_steps,
+        disable_env_checker=True,  # it warns, costs time, and StreamEnvs checks every step
+        **config.kwargs,
+    )
+
+
+def _from_factory(config: EnvConfig) -> gymnasium.Env:
+    env = factory_of(config)(**config.kwargs)
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            f"{config.source} returned {env!r:.100}, but must return a gymnasium.Env (not a vector "
+            "of them: actors.envs_per_actor says how many are stepped)."
+        )
+    if config.max_episode_steps is None:
+        return env
+    own = _time_limit(env)
+    if own is not None and own < config.max_episode_steps:
+        raise ConfigError(
+            f"env.max_episode_steps is {config.max_episode_steps}, but {config.source} ends its "
+            f"episodes after {own} steps: have the factory set no limit, or lower it."
+        )
+    return TimeLimit(env, config.max_episode_steps)
+
+
+def factory_of(config: EnvConfig) -> Callable[..., Any]:
+    """Import the factory of an environment."""
+    with blamed_on(f"{config.source} cannot be imported"):
+        return factory.find(str(config.factory))
+
+
+def _time_limit(env: gymnasium.Env) -> int | None:
+    """Return the limit of an outer `TimeLimit`, the smallest of several."""
+    limits = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=None)
+
+
+@contextlib.contextmanager
+def blamed_on(what: str) -> Iterator[None]:
+    """Turn whatever the code of an environment raises into a `ConfigError` that begins so."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says, and of what kind and where it is unless it is Gymnasium's own."""
+    if isinstance(error, (gymnasium.error.Error, ConfigError)):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})."
+
+
+def _wrap(env: gymnasium.Env, wrapper: WrapperConfig, name: str) -> gymnasium.Env:
+    module, _, class_name = wrapper.path.rpartition(".")
+    safety.check_path(wrapper.path, f"{name}.path", safety.WRAPPERS)
+    with blamed_on(f"{name}.path is {wrapper.path!r}, which cannot be imported"):
+        wrapper_class = getattr(import_module(module), class_name)
+    if not (isinstance(wrapper_class, type) and issubclass(wrapper_class, gymnasium.Wrapper)):
+        raise ConfigError(f"{name}.path is {wrapper.path!r}, which is not a gymnasium.Wrapper.")
+    with blamed_on(f"{name}.kwargs is {wrapper.kwargs}"):
+        return wrapper_class(env, **wrapper.kwargs)

@@ -9,28 +9,21 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
+from typing_extensions import override
 
 from lrl.types import ConfigError
 
 ACTIONS = ("NOOP", "LEFT", "UP", "RIGHT", "DOWN", "FIRE")
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
-_COLOURS = np.array(
+_COLOURS = np.array(  # of nothing, of what the player moves, and of the other channels
     [
-        (16, 16, 24),  # nothing
-        (90, 200, 250),  # what the player moves
-        (240, 90, 80),
-        (120, 70, 90),
-        (250, 200, 70),
-        (110, 200, 110),
-        (190, 120, 230),
-        (250, 140, 60),
-        (80, 120, 230),
-        (200, 200, 200),
+        (16, 16, 24), (90, 200, 250), (240, 90, 80), (120, 70, 90), (250, 200, 70),
+        (110, 200, 110), (190, 120, 230), (250, 140, 60), (80, 120, 230), (200, 200, 200),
         (240, 150, 200),
     ],
     np.uint8,
-)
+)  # fmt: skip
 
 
 def register_minatar() -> None:
@@ -85,8 +78,8 @@ class MinAtar(gymnasium.Env):
         self.action_space = Discrete(len(self._actions))
         self.render_mode = render_mode
 
+    @override
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Begin an episode."""
         super().reset(seed=seed)
         if seed is not None:
             self._game.seed(seed)
@@ -94,8 +87,8 @@ class MinAtar(gymnasium.Env):
         self._game.reset()
         return self._observation(), {}
 
+    @override
     def step(self, action: int):
-        """Take one of the actions; there is no time limit."""
         reward, terminated = self._game.act(self._actions[action])
         return self._observation(), float(reward), bool(terminated), False, {}
 

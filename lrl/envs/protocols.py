@@ -1,4 +1,4 @@
-"""Named Atari protocols: settings under which others published scores, with their sources.
+"""Atari's settings, and the named ones under which others published scores, with their sources.
 
 Two scores compare only if they were measured under one protocol: with repeated actions, all 18
 actions or an episode six times as long, an equal agent scores differently. A recipe takes a
@@ -9,10 +9,78 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lrl.envs.config import FIVE_MINUTES_FRAMES, THIRTY_MINUTES_FRAMES, AtariConfig, EnvConfig
+from lrl.parts.settings import check_types, require
 
 CUSTOM = "custom"
 GYMNASIUM = "gymnasium"
+ATARI_PREFIX = "ALE/"
+
+FIVE_MINUTES_FRAMES = 18_000
+"""Limits of an episode in use: 5 and 30 minutes of play, at 60 emulator frames a second."""
+THIRTY_MINUTES_FRAMES = 108_000
+
+
+@dataclass(frozen=True)
+class AtariConfig:
+    """The Atari protocol, used by ids that start with `ALE/` only.
+
+    Every option of the backend (`ale_py.AtariVectorEnv`) is stated here, none is inherited from
+    the version suffix of the id. The default is deterministic, with 0 to 29 frames without action
+    at the start and game over as the only end. `lrl.envs.protocols` names the usual combinations.
+    Rewards come raw: `EnvConfig.reward_clip` clips them for training. The autoreset mode is no
+    option: streams need NEXT_STEP. docs/environments.md compares the options.
+    """
+
+    frame_skip: int = 4
+    """Emulator frames per environment step; their rewards are summed (Mnih et al. 2015)."""
+    max_pool: bool = True
+    """Take the maximum of the last two frames of a step, against flicker (Mnih et al. 2015). Not
+    with frame_skip 1."""
+    image_height: int = 84
+    """Height of a frame in pixels, by area interpolation; 84 as in Mnih et al. 2015, at most the
+    screen's (210, in some games up to 250)."""
+    image_width: int = 84
+    """Width of a frame in pixels, by area interpolation; 84 as in Mnih et al. 2015, at most 160."""
+    grayscale: bool = True
+    """Luminance (0.299 R + 0.587 G + 0.114 B) instead of a last axis with 3 colours."""
+    frame_stack: int = 4
+    """Frames in one observation, newest last; an episode's first stack is filled up with zeros."""
+    repeat_action_probability: float = 0.0
+    """Chance per frame that the previous action is repeated ("sticky"; 0.25 in Machado 2018)."""
+    noop_max: int = 30
+    """An episode starts after 0 to noop_max - 1 emulator frames without action, drawn evenly; 0 for
+    none."""
+    fire_reset: bool = False
+    """Press FIRE for one frame at an episode's start, in place of one without action. Off, as in
+    Mnih 2015 and Machado 2018: after a lost life the agent has to press it itself anyway."""
+    terminal_on_life_loss: bool = False
+    """Training targets end at a lost life (Mnih et al. 2015). The game goes on, and evaluation and
+    episode statistics never see it. Off, as recommended by Machado et al. 2018. Games without lives
+    have none to lose."""
+    full_action_space: bool = False
+    """All 18 actions instead of those the game uses."""
+    max_frames_per_episode: int = THIRTY_MINUTES_FRAMES
+    """Emulator frames after which an episode is truncated, no-op frames not counted: 108000 (30
+    minutes of play) or 18000 (5 minutes, Mnih et al. 2015) in most publications."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "env.atari")
+        for name in ("frame_skip", "frame_stack", "image_height", "image_width"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        self._require(
+            "repeat_action_probability", 0 <= self.repeat_action_probability < 1, "in [0, 1)"
+        )
+        pools = not self.max_pool or self.frame_skip > 1
+        self._require("max_pool", pools, "false with frame_skip 1, where a step has one frame")
+        fewest, fire = (3, ", and fire_reset takes one of them") if self.fire_reset else (2, "")
+        drawn = f"0 (none) or at least {fewest}: 0 to noop_max - 1 frames are drawn{fire}"
+        self._require("noop_max", self.noop_max == 0 or self.noop_max >= fewest, drawn)
+        limited = f"at least frame_skip, {self.frame_skip}: no step would be complete"
+        lasts = self.max_frames_per_episode >= self.frame_skip
+        self._require("max_frames_per_episode", lasts, limited)
+
+    def _require(self, name: str, condition: bool, allowed: str) -> None:
+        require(condition, f"atari.{name}", getattr(self, name), allowed)
 
 
 @dataclass(frozen=True)
@@ -97,32 +165,3 @@ PROTOCOLS: dict[str, Protocol] = {
     "ale_v5": _ALE_V5,
     "atari_100k": _ATARI_100K,
 }
-
-
-def protocol_name(env: EnvConfig, epsilon: float, max_frames: int) -> str:
-    """Return the name of the protocol that settings are, those of training too.
-
-    Args:
-        env: The environment.
-        epsilon: Probability of a random action in evaluation.
-        max_frames: Frames after which evaluation cuts an episode off.
-
-    Returns:
-        A name of `PROTOCOLS`, "custom" for an Atari game with other settings, or "gymnasium".
-
-    Example:
-        >>> ale_v5 = EnvConfig("ALE/Pong-v5", reward_clip=1.0, atari=PROTOCOLS["ale_v5"].atari)
-        >>> protocol_name(ale_v5, epsilon=0.001, max_frames=108_000)
-        'ale_v5'
-        >>> protocol_name(ale_v5, epsilon=0.05, max_frames=108_000)
-        'custom'
-        >>> protocol_name(EnvConfig("CartPole-v1"), epsilon=0.0, max_frames=108_000)
-        'gymnasium'
-    """
-    if not env.is_atari:
-        return GYMNASIUM
-    settings = (env.atari, env.reward_clip, epsilon)
-    for name, known in PROTOCOLS.items():
-        if settings == (known.atari, known.reward_clip, known.evaluation_epsilon):
-            return name if max_frames >= env.atari.max_frames_per_episode else CUSTOM
-    return CUSTOM

@@ -132,7 +132,6 @@ class _Recorded:
         self.checksum = zlib.crc32(self.observation.tobytes())
 
     def begin(self, seed: int) -> EnvStep:
-        """Reset with a seed, in the step after an episode's end."""
         self.reset(seed)
         nothing = np.zeros(1, np.bool_)
         return EnvStep(self.observation[None], np.zeros(1), nothing, nothing, nothing)
@@ -147,14 +146,9 @@ class _Recorded:
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "seed": self.seed,
-            "actions": np.array(self.actions, np.int32),
-            "observation": self.observation,
-            "checksum": self.checksum,
-            "reward": self.reward,
-            "ended": self.ended,
-        }
+        names = ("seed", "observation", "checksum", "reward", "ended")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "actions": np.array(self.actions, np.int32)}
 
     def replay(self, state: dict[str, Any]) -> bool:
         """Do again what was done; return whether the outcome is the same."""

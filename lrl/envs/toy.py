@@ -19,6 +19,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
+from typing_extensions import override
 
 
 def register_toys() -> None:
@@ -47,24 +48,19 @@ class Identity(gymnasium.Env):
         self._num_contexts, self._length, self._truncate = num_contexts, length, truncate
         self._context = self._time = 0
 
+    @override
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Show the first context."""
         super().reset(seed=seed)
         self._time = 0
         return self._next_observation(), {}
 
+    @override
     def step(self, action: int):
-        """Reward the right name and show the next context."""
         reward = float(action == self._context)
         self._time += 1
         end = self._time >= self._length
-        return (
-            self._next_observation(),
-            reward,
-            end and not self._truncate,
-            end and self._truncate,
-            {},
-        )
+        ends = end and not self._truncate, end and self._truncate
+        return self._next_observation(), reward, *ends, {}
 
     def _next_observation(self) -> npt.NDArray[np.float32]:
         self._context = int(self.np_random.integers(self._num_contexts))
@@ -89,14 +85,14 @@ class Chain(gymnasium.Env):
         self._length, self._max_moves = length, max_moves
         self._place = self._time = 0
 
+    @override
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Go back to the first place."""
         super().reset(seed=seed)
         self._place = self._time = 0
         return _one_hot(self._place, self._length), {}
 
+    @override
     def step(self, action: int):
-        """Walk one place; walking left from the first stays there."""
         self._place = max(self._place + (1 if action == 1 else -1), 0)
         self._time += 1
         terminated = self._place == self._length - 1
@@ -131,22 +127,20 @@ class Catch(gymnasium.Env):
         self._rows, self._columns, self._cell_pixels = rows, columns, cell_pixels
         self._ball_row = self._ball_column = self._paddle = 0
 
+    @override
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Drop a ball."""
         super().reset(seed=seed)
         self._ball_row, self._paddle = 0, self._columns // 2
         self._ball_column = int(self.np_random.integers(self._columns))
         return self._image(), {}
 
+    @override
     def step(self, action: int):
-        """Move the paddle, then let the ball fall one row."""
         self._paddle = int(np.clip(self._paddle + action - 1, 0, self._columns - 1))
         self._ball_row += 1
         terminated = self._ball_row == self._rows - 1
-        reward = 0.0
-        if terminated:
-            reward = 1.0 if self._paddle == self._ball_column else -1.0
-        return self._image(), reward, terminated, False, {}
+        reward = 1.0 if self._paddle == self._ball_column else -1.0
+        return self._image(), reward if terminated else 0.0, terminated, False, {}
 
     def _image(self) -> npt.NDArray[np.uint8]:
         board = np.zeros((self._rows, self._columns), np.uint8)
@@ -156,7 +150,7 @@ class Catch(gymnasium.Env):
         return np.kron(board, cell).reshape(self.observation_space.shape)
 
 
-class Masked(gymnasium.Env):
+class Masked(Chain):
     """Walk to the last place, where each place allows two actions of its own; others raise.
 
     At place p, action `p % num_actions` walks right and the next one walks left. A move costs 1, so
@@ -170,28 +164,23 @@ class Masked(gymnasium.Env):
     """
 
     def __init__(self, length: int = 6, num_actions: int = 4, max_moves: int = 50) -> None:
-        self.observation_space = Box(0.0, 1.0, (length,), np.float32)
+        super().__init__(length, max_moves)
         self.action_space = Discrete(num_actions)
         self.optimal_return = 1.0 - length
-        self._length, self._num_actions, self._max_moves = length, num_actions, max_moves
-        self._place = self._time = 0
+        self._num_actions = num_actions
 
+    @override
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Go back to the first place."""
-        super().reset(seed=seed)
-        self._place = self._time = 0
-        return _one_hot(self._place, self._length), self._info()
+        observation, _ = super().reset(seed=seed)
+        return observation, self._info()
 
+    @override
     def step(self, action: int):
-        """Walk one place; walking left from the first stays there."""
         if not self.mask(self._place, self._length, self._num_actions)[action]:
             raise ValueError(f"action {action} is forbidden at place {self._place}")
         right = action == self._place % self._num_actions
-        self._place = max(self._place + (1 if right else -1), 0)
-        self._time += 1
-        terminated = self._place == self._length - 1
-        truncated = self._time >= self._max_moves and not terminated
-        return _one_hot(self._place, self._length), -1.0, terminated, truncated, self._info()
+        observation, _, terminated, truncated, _ = super().step(int(right))
+        return observation, -1.0, terminated, truncated, self._info()
 
     @staticmethod
     def mask(place: int, length: int = 6, num_actions: int = 4) -> npt.NDArray[np.int8]:
@@ -201,10 +190,8 @@ class Masked(gymnasium.Env):
             >>> [Masked.mask(place).tolist() for place in (0, 3, 5)]
             [[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
         """
-        mask = np.zeros(num_actions, np.int8)
-        if place < length - 1:
-            mask[[place % num_actions, (place + 1) % num_actions]] = 1
-        return mask
+        allowed = [place % num_actions, (place + 1) % num_actions] if place < length - 1 else []
+        return np.isin(np.arange(num_actions), allowed).astype(np.int8)
 
     def _info(self) -> dict[str, Any]:
         return {"action_mask": self.mask(self._place, self._length, self._num_actions)}

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
+from typing_extensions import override
 
 from lrl.types import ConfigError
 
@@ -15,9 +16,6 @@ class ChannelsFirst(gymnasium.ObservationWrapper):
 
     Args:
         env: Has Box observations of two axes or more, such as `[height, width, channels]`.
-
-    Raises:
-        ConfigError: It has others.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -31,8 +29,8 @@ class ChannelsFirst(gymnasium.ObservationWrapper):
         low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
         self.observation_space = Box(low, high, dtype=space.dtype.type)
 
+    @override
     def observation(self, observation: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """Return a view `[channels, ...]` of an observation `[..., channels]`."""
         return np.moveaxis(observation, -1, 0)
 
 
@@ -44,9 +42,6 @@ class Luminance(gymnasium.ObservationWrapper):
 
     Args:
         env: Has uint8 Box observations whose last axis is 3 colours.
-
-    Raises:
-        ConfigError: It has others.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -59,6 +54,6 @@ class Luminance(gymnasium.ObservationWrapper):
             )
         self.observation_space = Box(0, 255, space.shape[:-1], np.uint8)
 
+    @override
     def observation(self, observation: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return grey levels, rounded to the nearest."""
         return np.rint(observation @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)

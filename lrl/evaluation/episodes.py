@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lrl.actors.actor import BehaviourPolicy
 from lrl.actors.exploration import greedy_actions, random_actions
 from lrl.actors.slot import TRAINING_SEED_FLOOR
-from lrl.envs import EnvConfig, StreamEnvs, make_envs, protocol_name
+from lrl.envs import EnvConfig, StreamEnvs, kind_of, make_envs
 from lrl.envs.protocols import CUSTOM
 from lrl.processes.interrupt import interrupt
 from lrl.types import ConfigError, EnvSpec
@@ -34,7 +34,8 @@ class EvaluationConfig:
     test_episodes: int = 100
     """Episodes of `lrl test`, with seeds that neither training nor validation uses."""
     epsilon: float | None = None
-    """Probability of a random action; null is 0.001 for Atari and 0 elsewhere."""
+    """Probability of a random action; null is the default of the kind of environment: 0.001 for
+    Atari, otherwise 0."""
     max_frames_per_episode: int = 108_000
     """Frames after which an episode is cut off and counted as it stands."""
     env: dict[str, Any] = field(default_factory=dict)
@@ -81,15 +82,9 @@ class EvaluationConfig:
             found = env.overridden(self.env)
         except ConfigError as error:
             raise ConfigError(f"data.evaluation.{error}") from error
-        for name, there, here in (
-            ("reward_clip", env.reward_clip, found.reward_clip),
-            (
-                "atari.terminal_on_life_loss",
-                env.atari.terminal_on_life_loss,
-                found.atari.terminal_on_life_loss,
-            ),
-        ):
-            if here != there:
+        for name in kind_of(found).training_only if found.kind == env.kind else ("reward_clip",):
+            here = found.setting(name)
+            if here != env.setting(name):
                 raise ConfigError(
                     f"data.evaluation.env.{name} is {here}, but would do nothing: rewards are raw "
                     "in evaluation, and lost lives end nothing; leave it out"
@@ -98,14 +93,12 @@ class EvaluationConfig:
 
     def epsilon_for(self, env: EnvConfig) -> float:
         """Return the epsilon of the episodes, given the environment of training."""
-        if self.epsilon is not None:
-            return self.epsilon
-        return 0.001 if self.env_for(env).is_atari else 0.0
+        return kind_of(self.env_for(env)).default_epsilon if self.epsilon is None else self.epsilon
 
     def max_frames_for(self, env: EnvConfig) -> int:
         """Return the frames at which an episode is cut off, given the environment of training."""
-        own, played = self.max_frames_per_episode, self.env_for(env)
-        return min(own, played.atari.max_frames_per_episode) if played.is_atari else own
+        own, limit = self.max_frames_per_episode, kind_of(self.env_for(env)).frames_limit
+        return own if limit is None else min(own, limit)
 
     def protocol_for(self, env: EnvConfig) -> str:
         """Return the name of the protocol of the scores, given the environment of training.
@@ -113,7 +106,7 @@ class EvaluationConfig:
         It is `custom` where training and evaluation are not of one protocol.
         """
         names = {
-            protocol_name(one, self.epsilon_for(env), self.max_frames_for(env))
+            kind_of(one).protocol(self.epsilon_for(env), self.max_frames_for(env))
             for one in (env, self.env_for(env))
         }
         return names.pop() if len(names) == 1 else CUSTOM
@@ -188,11 +181,12 @@ def run_episodes(
         num_threads: Threads that step Atari games; results do not depend on them.
     """
     parts = []
+    is_limited = kind_of(env).frames_limit is not None
     for start in range(0, len(seeds), _MAX_ENVIRONMENTS):
         group = seeds[start : start + _MAX_ENVIRONMENTS]
         envs = make_envs(env, len(group), training=False, num_threads=num_threads)
         try:
-            part = _run_group(envs, policy, group, epsilon, max_frames, check, env.is_atari)
+            part = _run_group(envs, policy, group, epsilon, max_frames, check, is_limited)
             parts.append(part)
         finally:
             envs.close()

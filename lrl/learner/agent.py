@@ -15,7 +15,7 @@ from lrl.actors.policy import NetworkPolicy
 from lrl.checkpoints.compatibility import check_finite
 from lrl.checkpoints.files import read_checkpoint, reason
 from lrl.checkpoints.stamp import STAMP_KEY, env_of
-from lrl.envs import EnvConfig
+from lrl.envs import EnvConfig, kind_of
 from lrl.evaluation.episodes import EvaluationConfig
 from lrl.learner.dqn import DQN
 from lrl.parts.devices import usable_device
@@ -54,11 +54,11 @@ class Agent:
         Raises:
             ConfigError: One is out of range, or the game ends before `max_frames`.
         """
-        limit = self.env.atari.max_frames_per_episode
-        if max_frames is not None and self.env.is_atari and max_frames > limit:
+        kind = kind_of(self.env)
+        if max_frames is not None and (kind.frames_limit or max_frames) < max_frames:
             raise ConfigError(
                 f"max_frames_per_episode is {max_frames}, but the game of checkpoint {self.path} "
-                f"ends after env.atari.max_frames_per_episode {limit}: give at most that"
+                f"ends after env.{kind.frames_limit_setting} {kind.frames_limit}: give at most that"
             )
         own = self.stamp["evaluation"]
         config = EvaluationConfig(

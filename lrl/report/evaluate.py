@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
-from lrl.envs import make_spec
-from lrl.envs.protocols import protocol_name
+from lrl.envs import kind_of, make_spec
 from lrl.evaluation.episodes import SPACES, TEST_SEED, run_episodes
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.processes.interrupt import interrupt
@@ -163,7 +162,7 @@ def _measured(agent: Agent, evaluation: Mapping[str, Any], seeds: range) -> Agen
     epsilon, max_frames = evaluation["epsilon"], evaluation["max_frames_per_episode"]
     stamp = {
         **agent.stamp,
-        "protocol": protocol_name(agent.env, epsilon, max_frames),
+        "protocol": kind_of(agent.env).protocol(epsilon, max_frames),
         "evaluation": {**evaluation, "episodes": len(seeds), "first_seed": seeds[0]},
     }
     return replace(agent, stamp=stamp)

@@ -13,11 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lrl.checkpoints.atomic_files import replace_file
 from lrl.checkpoints.stamp import differences, flatten, machine
-from lrl.envs import EnvConfig
-from lrl.envs.config import FIVE_MINUTES_FRAMES
+from lrl.envs import EnvConfig, kind_of
 from lrl.evaluation.episodes import Episodes
-from lrl.report.human_scores import human_normalised
 from lrl.report.statistics import Summary, summarise
 from lrl.types import ConfigError
 
@@ -29,19 +28,12 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Score:
-    """What one checkpoint scored.
+    """What one checkpoint scored."""
 
-    Attributes:
-        checkpoint: Its path.
-        stamp: Its protocol stamp, with the `evaluation` that this score is of.
-        episodes: Results, in the order of the seeds.
-        seconds: Wall time of the episodes.
-    """
-
-    checkpoint: str
-    stamp: Mapping[str, Any]
-    episodes: Episodes
-    seconds: float
+    checkpoint: str  # its path
+    stamp: Mapping[str, Any]  # its protocol stamp, with the `evaluation` that this score is of
+    episodes: Episodes  # in the order of the seeds
+    seconds: float  # wall time of the episodes
 
     @property
     def first_seed(self) -> int:
@@ -60,19 +52,12 @@ class Score:
 
     @property
     def human_normalised(self) -> float | None:
-        """Mean return between random play (0) and a human (1), where both are known.
-
-        None where episodes were cut off earlier than any named protocol does: a game of seconds
-        that nobody has lost yet would count as a human's.
-        """
-        if not EnvConfig(self.environment).is_atari:
-            return None
+        """Mean return between random play (0) and a human (1), where both are known."""
         limit = self.stamp["evaluation"]["max_frames_per_episode"]
-        if limit < FIVE_MINUTES_FRAMES and self.episodes.timed_out.any():
-            return None
-        from lrl.envs.atari import game_of  # 0.4 s, and not every agent needs it
-
-        return human_normalised(game_of(self.environment), self.return_mean)
+        kind = kind_of(EnvConfig(self.environment))
+        return kind.human_normalised(
+            self.return_mean, limit if self.episodes.timed_out.any() else None
+        )
 
     @cached_property
     def summary(self) -> Summary:
@@ -100,29 +85,17 @@ class Score:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for every episode, with every part of the stamp in a column of its own."""
         common = {"checkpoint": self.checkpoint, **flatten(self.stamp)}
-        results = zip(
-            self.episodes.returns, self.episodes.lengths, self.episodes.timed_out, strict=True
-        )
+        played = self.episodes
+        results = zip(played.returns, played.lengths, played.timed_out, strict=True)
         return [
-            {
-                **common,
-                "seed": self.first_seed + index,
-                "return": float(value),
-                "length": int(length),
-                "timed_out": int(timed_out),
-            }
+            {**common, "seed": self.first_seed + index, "return": float(value),
+             "length": int(length), "timed_out": int(timed_out)}
             for index, (value, length, timed_out) in enumerate(results)
-        ]
+        ]  # fmt: skip
 
 
 def describe(checkpoint: str, stamp: Mapping[str, Any], episodes: Episodes) -> str:
-    """Return what `lrl validate` and `lrl test` print of their episodes.
-
-    Args:
-        checkpoint: Its path.
-        stamp: Of the run that evaluates.
-        episodes: All results.
-    """
+    """Return what `lrl validate` and `lrl test` print of the episodes of a checkpoint."""
     score = Score(checkpoint, stamp, episodes, seconds=0.0)
     found, human, cut_off = score.summary, score.human_normalised, int(episodes.timed_out.sum())
     interval = "" if found.iqm_low is None else f" [{found.iqm_low:.1f}, {found.iqm_high:.1f}]"
@@ -171,22 +144,14 @@ def independent(scores: Sequence[Score]) -> bool:
 def disagreements(
     stamps: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return which checkpoints were measured unlike the first one, and in what.
-
-    Args:
-        stamps: Protocol stamps by checkpoint.
-    """
+    """Return in what checkpoints were measured unlike the first one, by their stamps."""
     first = next(iter(stamps.values()))
     found = {checkpoint: differences(first, stamp) for checkpoint, stamp in stamps.items()}
     return {checkpoint: settings for checkpoint, settings in found.items() if settings}
 
 
 def score_files(out: str, overwrite: bool) -> tuple[Path, Path]:
-    """Return the CSV and the JSON file that `out` stands for, once they can be written.
-
-    Raises:
-        ConfigError: One exists, or their folder cannot be made or written in.
-    """
+    """Return the CSV and the JSON file that `out` stands for, once they can be written."""
     stem = out.removesuffix(".csv").removesuffix(".json")
     paths = Path(f"{stem}.csv"), Path(f"{stem}.json")
     existing = [str(path) for path in paths if path.exists()]
@@ -197,15 +162,13 @@ def score_files(out: str, overwrite: bool) -> tuple[Path, Path]:
         )
     if not Path(stem).name or Path(stem).is_dir():
         raise ConfigError(f"out is {out!r}, a folder: name the files in it, as in {stem}/scores")
+    lacks = "made"
     try:
         paths[0].parent.mkdir(parents=True, exist_ok=True)
+        lacks = "written"
+        tempfile.TemporaryFile(dir=paths[0].parent).close()
     except OSError as error:
-        raise ConfigError(f"out is {out!r}, whose folder cannot be made: {error}") from error
-    try:
-        with tempfile.TemporaryFile(dir=paths[0].parent):
-            pass
-    except OSError as error:
-        raise ConfigError(f"out is {out!r}, whose folder cannot be written: {error}") from error
+        raise ConfigError(f"out is {out!r}, whose folder cannot be {lacks}: {error}") from error
     return paths
 
 
@@ -213,12 +176,9 @@ def write_scores(files: tuple[Path, Path], scores: Sequence[Score], device: str)
     """Write a CSV file of episodes and a JSON file of statistics and stamps.
 
     Args:
-        files: Where, from `score_files`.
-        scores: What; at least one.
-        device: Where the networks acted.
-
-    Raises:
-        ConfigError: A file cannot be written; what was there before still is.
+        files: Paths of both, from `score_files`.
+        scores: At least one.
+        device: Name of the device on which the networks acted.
     """
     rows = [row for score in scores for row in score.rows()]
     table = io.StringIO()
@@ -235,20 +195,9 @@ def write_scores(files: tuple[Path, Path], scores: Sequence[Score], device: str)
     }
     text = json.dumps(report, indent=2, allow_nan=False)
     try:
-        _write_atomically(files[0], table.getvalue())
-        _write_atomically(files[1], text + "\n")
+        for path, content in zip(files, (table.getvalue(), f"{text}\n"), strict=True):
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            data = content.encode()
+            replace_file(path, lambda file, data=data: file.write(data), temporary)
     except OSError as error:
         raise ConfigError(f"out: the scores cannot be written: {error}") from error
-
-
-def _write_atomically(path: Path, content: str) -> None:
-    """Replace a file by a complete one: on a full disk the old one stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

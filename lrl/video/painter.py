@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from lrl.functional.distributional import project_categorical
-from lrl.video.film import Moment
+from lrl.video.film import FilmFrame
 
 _PANEL_WIDTH, _MARGIN = 300, 12
 _GAME_HEIGHT = 420  # what small screens are scaled up to, about
@@ -60,13 +60,7 @@ class Scale:
 
 
 class Painter:
-    """Paints the moments of one agent's episodes, all in the same size and layout.
-
-    Args:
-        title: What is played, such as the environment's id.
-        subtitle: Who plays, such as a checkpoint and how long it was trained.
-        action_names: A name for each action.
-    """
+    """Paints the frames of one agent's episodes, all in the same size and layout."""
 
     def __init__(self, title: str, subtitle: str, action_names: Sequence[str]) -> None:
         self.title = title
@@ -81,55 +75,55 @@ class Painter:
         self._probability_scale = Scale()
         self._best: deque[float] = deque(maxlen=_HISTORY)
 
-    def __call__(self, moment: Moment) -> npt.NDArray[np.uint8]:
+    def __call__(self, frame: FilmFrame) -> npt.NDArray[np.uint8]:
         """Return a frame, uint8 `[height, width, 3]` with even sides."""
-        game = _enlarged(moment.picture)
+        game = _enlarged(frame.picture)
         left, top = game.width + 2 * _MARGIN, _HEADER + len(self.action_names) * self._row + _MARGIN
         needed = top + _CHART_TOP + _CHART_HEIGHT + _CHART_LABELS
-        height = _even(max(game.height + 2 * _MARGIN, needed))
-        image = Image.new("RGB", (_even(left + _PANEL_WIDTH + _MARGIN), height), _BACKGROUND)
+        width, height = left + _PANEL_WIDTH + _MARGIN, max(game.height + 2 * _MARGIN, needed)
+        height += height % 2
+        image = Image.new("RGB", (width + width % 2, height), _BACKGROUND)
         image.paste(game, (_MARGIN, (height - game.height) // 2))
         draw = ImageDraw.Draw(image)
-        self._header(draw, left, moment)
-        self._bars(draw, left, moment)
+        self._header(draw, left, frame)
+        self._bars(draw, left, frame)
         draw.line((left, top, left + _PANEL_WIDTH, top), _LINE)
-        chart = self._history if moment.thought.returns is None else self._distribution
-        chart(draw, left, top + _CHART_TOP, moment)
+        chart = self._history if frame.values.returns is None else self._distribution
+        chart(draw, left, top + _CHART_TOP, frame)
         return np.asarray(image)
 
-    def _header(self, draw: ImageDraw.ImageDraw, left: int, moment: Moment) -> None:
+    def _header(self, draw: ImageDraw.ImageDraw, left: int, frame: FilmFrame) -> None:
         right = left + _PANEL_WIDTH
-        draw.text(
-            (left, 10), _fitted(self.title, _PANEL_WIDTH - 90, self._normal), _TEXT, self._normal
-        )
-        draw.text((right, 10), f"seed {moment.seed}", _DIM, self._normal, anchor="ra")
+        title = _fitted(self.title, _PANEL_WIDTH - 90, self._normal)
+        draw.text((left, 10), title, _TEXT, self._normal)
+        draw.text((right, 10), f"seed {frame.seed}", _DIM, self._normal, anchor="ra")
         draw.text((left, 28), _fitted(self.subtitle, _PANEL_WIDTH, self._small), _DIM, self._small)
         for x, name, value in (
-            (0, "return", _amount(moment.total)),
-            (120, "reward", _amount(moment.reward, "+")),
-            (220, "step", str(moment.step)),
+            (0, "return", _amount(frame.total)),
+            (120, "reward", _amount(frame.reward, "+")),
+            (220, "step", str(frame.step)),
         ):
             draw.text((left + x, 47), name, _DIM, self._small)
             draw.text((left + x, 58), value, _TEXT, self._large)
         draw.line((left, 90, right, 90), _LINE)
-        state, colour = moment.ending, _TEXT
-        if moment.at_random and not moment.ending:
+        state, colour = frame.ending, _TEXT
+        if frame.at_random and not frame.ending:
             state, colour = "random action", _RANDOM
-        names = "" if self._row >= _NAMED_ROW else f", taken: {self.action_names[moment.action]}"
+        names = "" if self._row >= _NAMED_ROW else f", taken: {self.action_names[frame.action]}"
         draw.text((left, 94), f"value of each action{names}", _DIM, self._small)
         draw.text((right, 94), state, colour, self._small, anchor="ra")
 
-    def _bars(self, draw: ImageDraw.ImageDraw, left: int, moment: Moment) -> None:
-        q = moment.thought.q
+    def _bars(self, draw: ImageDraw.ImageDraw, left: int, frame: FilmFrame) -> None:
+        q = frame.values.q
         low, high = self._q_scale.cover(q)
         decimals = _decimals(*self._q_size.cover(q))
         bar_left, bar_right = left + _NAME_WIDTH, left + _PANEL_WIDTH - _NUMBER_WIDTH
         for action, value in enumerate(q.tolist()):
             y = _HEADER + action * self._row
             colour, text = _BAR, _DIM
-            if action == moment.action:
-                colour, text = self._colour(moment), _TEXT
-            elif moment.allowed is not None and not moment.allowed[action]:
+            if action == frame.action:
+                colour, text = self._colour(frame), _TEXT
+            elif frame.allowed is not None and not frame.allowed[action]:
                 colour, text = _LINE, _FAINT
             if math.isfinite(value):
                 share = (value - low) / (high - low) if high > low else 1.0
@@ -143,19 +137,20 @@ class Painter:
                 number = f"{value:.{decimals}f}"
                 draw.text((left + _PANEL_WIDTH, middle), number, text, self._normal, anchor="rm")
 
-    def _distribution(self, draw: ImageDraw.ImageDraw, left: int, top: int, moment: Moment) -> None:
+    def _distribution(
+        self, draw: ImageDraw.ImageDraw, left: int, top: int, frame: FilmFrame
+    ) -> None:
         """Draw how likely the returns of the action taken are, and their mean."""
-        thought, right, bottom = moment.thought, left + _PANEL_WIDTH, top + _CHART_HEIGHT
-        assert thought.returns is not None
-        assert thought.probabilities is not None
-        name = _fitted(self.action_names[moment.action], _PANEL_WIDTH - 120, self._small)
+        values, right, bottom = frame.values, left + _PANEL_WIDTH, top + _CHART_HEIGHT
+        assert values.returns is not None
+        assert values.probabilities is not None
+        name = _fitted(self.action_names[frame.action], _PANEL_WIDTH - 120, self._small)
         draw.text((left, top - 19), f"returns expected of {name}", _DIM, self._small)
-        low, high = _rounded(*self._returns_scale.cover(thought.returns))
-        shares = histogram(
-            thought.returns[moment.action], thought.probabilities[moment.action], low, high
-        )
+        low, high = _rounded(*self._returns_scale.cover(values.returns))
+        returns, chances = values.returns[frame.action], values.probabilities[frame.action]
+        shares = histogram(returns, chances, low, high)
         _, most = self._probability_scale.cover(shares)
-        colour, width = self._colour(moment), _PANEL_WIDTH / _COLUMNS
+        colour, width = self._colour(frame), _PANEL_WIDTH / _COLUMNS
         for index, share in enumerate(shares.tolist()):
             x, height = left + index * width, round(share / (most or 1.0) * _CHART_HEIGHT)
             if height:
@@ -163,17 +158,17 @@ class Painter:
         draw.line((left, bottom, right, bottom), _LINE)
         draw.text((left, bottom + 3), f"{low:g}", _DIM, self._small)
         draw.text((right, bottom + 3), f"{high:g}", _DIM, self._small, anchor="ra")
-        q = float(thought.q[moment.action])
+        q = float(values.q[frame.action])
         if low <= q <= high:
             x = left + (q - low) / (high - low) * (_PANEL_WIDTH - width) + width / 2
             draw.line((x, top, x, bottom), _TEXT)
 
-    def _history(self, draw: ImageDraw.ImageDraw, left: int, top: int, moment: Moment) -> None:
+    def _history(self, draw: ImageDraw.ImageDraw, left: int, top: int, frame: FilmFrame) -> None:
         """Draw how the value of the best action went, the present at the right."""
-        if moment.step == 0:
+        if frame.step == 0:
             self._best.clear()
-        q = moment.thought.q
-        self._best.append(float((q if moment.allowed is None else q[moment.allowed]).max()))
+        q = frame.values.q
+        self._best.append(float((q if frame.allowed is None else q[frame.allowed]).max()))
         low, high = _rounded(*self._returns_scale.cover(np.array(self._best)))
         right, bottom = left + _PANEL_WIDTH, top + _CHART_HEIGHT
         draw.text((left, top - 19), f"best value, last {_HISTORY} steps", _DIM, self._small)
@@ -188,8 +183,8 @@ class Painter:
         draw.line(points, _CHOSEN, width=2, joint="curve")
 
     @staticmethod
-    def _colour(moment: Moment) -> tuple[int, int, int]:
-        return _RANDOM if moment.at_random else _CHOSEN
+    def _colour(frame: FilmFrame) -> tuple[int, int, int]:
+        return _RANDOM if frame.at_random else _CHOSEN
 
 
 def histogram(
@@ -200,11 +195,7 @@ def histogram(
 ) -> npt.NDArray[np.float32]:
     """Return the probabilities of evenly spaced returns; one between two is shared by them.
 
-    Args:
-        returns: Possible returns, `[n]`.
-        probabilities: Of each, `[n]`.
-        low: Where the first column is.
-        high: Where the last column is.
+    Returns and their probabilities are `[n]`; the columns stand from `low` to `high`.
 
     Example:
         >>> columns = histogram(np.float32([0.0, 9.0]), np.float32([0.25, 0.75]), 0.0, 9.0)
@@ -220,10 +211,6 @@ def _enlarged(picture: npt.NDArray[np.uint8]) -> Image.Image:
     image = Image.fromarray(picture)
     factor = max(1, min(round(_GAME_HEIGHT / image.height), 640 // image.width))
     return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
-
-
-def _even(length: int) -> int:
-    return length + length % 2
 
 
 def _fitted(text: str, width: int, font: Font) -> str:
@@ -260,11 +247,7 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
     """
     if high <= low:
         low, high = low - 1.0, high + 1.0
-    exponent = math.floor(math.log10((high - low) / 2))
-    step = next(
-        f * 10.0**exponent for f in (1, 2, 5, 10) if f * 10.0**exponent >= (high - low) / 10
-    )
-    return (
-        round(math.floor(low / step + 1e-6) * step, 6),
-        round(math.ceil(high / step - 1e-6) * step, 6),
-    )
+    power = 10.0 ** math.floor(math.log10((high - low) / 2))
+    step = next(f * power for f in (1, 2, 5, 10) if f * power >= (high - low) / 10)
+    ends = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)
+    return round(ends[0] * step, 6), round(ends[1] * step, 6)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.envs import kind_of, make_rendered
 from lrl.evaluation.episodes import TEST_SEED, Episodes
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.processes.interrupt import interrupt
 from lrl.types import ConfigError
-from lrl.video.film import CUT_OFF, TRUNCATED, Moment, Thinker, film_episode
+from lrl.video.film import CUT_OFF, TRUNCATED, FilmedPolicy, FilmFrame, film_episode
 from lrl.video.painter import Painter
-from lrl.video.stage import make_stage
 from lrl.video.writers import open_video, shoot
 
 
@@ -61,26 +61,27 @@ def play(
     agent = load_agent(ckpt_path, found)
     evaluation = agent.evaluation(epsilon)
     path = _default_path(agent.path, first_seed) if video is None else Path(video)
-    stage = make_stage(agent.env)
-    limit = max(1, evaluation["max_frames_per_episode"] // stage.envs.spec.frame_skip)
-    painter = Painter(agent.env.id, _subtitle(agent), stage.action_names)
-    thinker = Thinker(agent.module.online, found)
-    ends: list[Moment] = []
+    rendered = make_rendered(agent.env)
+    limit = max(1, evaluation["max_frames_per_episode"] // rendered.envs.spec.frame_skip)
+    painter = Painter(agent.env.id, _subtitle(agent), rendered.action_names)
+    policy = FilmedPolicy(agent.module.online, found)
+    ends: list[FilmFrame] = []
     interrupt.install()
     try:
-        with open_video(path, fps or stage.fps, overwrite) as writer:
+        with open_video(path, fps or rendered.fps, overwrite) as writer:
             for seed in range(first_seed, first_seed + episodes):
-                moments = film_episode(
-                    stage, thinker, seed,
+                frames = film_episode(
+                    rendered, policy, seed,
                     epsilon=evaluation["epsilon"],
                     max_steps=min(limit, max_steps or limit),
                 )  # fmt: skip
-                ends.append(shoot(writer, moments, painter))
+                ends.append(shoot(writer, frames, painter))
                 print(_line(ends[-1]), flush=True)
     finally:
         interrupt.uninstall()
-        stage.close()
-    timeouts = (CUT_OFF, TRUNCATED) if agent.env.is_atari else (CUT_OFF,)  # as in `run_episodes`
+        rendered.close()
+    is_limited = kind_of(agent.env).frames_limit is not None  # as in `run_episodes`
+    timeouts = (CUT_OFF, TRUNCATED) if is_limited else (CUT_OFF,)
     return Episodes(
         np.array([end.total for end in ends]),
         np.array([end.step for end in ends]),
@@ -113,5 +114,5 @@ def _subtitle(agent: Agent) -> str:
     return f"{agent.path.name}, {agent.stamp['training']['learner_steps']:,} learner steps"
 
 
-def _line(end: Moment) -> str:
+def _line(end: FilmFrame) -> str:
     return f"seed {end.seed}: return {end.total:g}, {end.step} steps, {end.ending}"

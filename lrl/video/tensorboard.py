@@ -12,6 +12,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
 from typing_extensions import override
 
+from lrl.envs import make_rendered
 from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
 from lrl.parts.renamed import knows_old_names
@@ -63,10 +64,8 @@ class EpisodeVideo(L.Callback, IsPeriodic):
                 f"{setting}, but films go to TensorBoard and the Trainer has no TensorBoardLogger: "
                 "add one, or set it to 0"
             )
-        from lrl.video.stage import make_stage  # imports of films: only where there are films
-
         try:
-            make_stage(datamodule_of(trainer).evaluation_env).close()
+            make_rendered(datamodule_of(trainer).evaluation_env).close()
         except ConfigError as error:
             raise ConfigError(f"{setting}, but {error}; set it to 0") from error
 
@@ -103,32 +102,32 @@ class EpisodeVideo(L.Callback, IsPeriodic):
 
 def _make_film(trainer: L.Trainer, module: Any) -> tuple[bytes, int, int]:
     """Return an animated GIF, its height and its width."""
-    from lrl.video.film import Thinker, film_episode
+    # Imports of films: only where there are films.
+    from lrl.video.film import FilmedPolicy, film_episode
     from lrl.video.painter import Painter
-    from lrl.video.stage import make_stage
     from lrl.video.writers import GifWriter, shoot
 
     datamodule = datamodule_of(trainer)
     env, evaluation = datamodule.evaluation_env, datamodule.evaluation
-    stage = make_stage(env)
+    rendered = make_rendered(env)
     try:
-        painter = Painter(env.id, f"{trainer.global_step:,} learner steps", stage.action_names)
-        cap = max(1, evaluation.max_frames_per_episode // stage.envs.spec.frame_skip)
-        moments = film_episode(
-            stage,
-            Thinker(module.online, module.device),
+        painter = Painter(env.id, f"{trainer.global_step:,} learner steps", rendered.action_names)
+        cap = max(1, evaluation.max_frames_for(datamodule.env) // rendered.envs.spec.frame_skip)
+        frames = film_episode(
+            rendered,
+            FilmedPolicy(module.online, module.device),
             VALIDATION_SEED,
             epsilon=evaluation.epsilon_for(datamodule.env),
-            max_steps=min(cap, round(_SECONDS * stage.fps)),
+            max_steps=min(cap, round(_SECONDS * rendered.fps)),
             check=datamodule.check,
         )
         file = io.BytesIO()
-        writer = GifWriter(file, stage.fps)
-        shoot(writer, moments, painter)
+        writer = GifWriter(file, rendered.fps)
+        shoot(writer, frames, painter)
         writer.close()
         return file.getvalue(), *writer.size
     finally:
-        stage.close()
+        rendered.close()
 
 
 def _writers(trainer: L.Trainer) -> list[Any]:

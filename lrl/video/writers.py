@@ -15,10 +15,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from typing_extensions import override
 
 from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
-from lrl.video.film import Moment
+from lrl.video.film import FilmFrame
 
 _log = logging.getLogger(__name__)
 
@@ -28,15 +29,7 @@ _HOLD_SECONDS = 1.5
 
 
 class Writer(ABC):
-    """Write frames of one size, `[height, width, 3]` in RGB with even sides.
-
-    Args:
-        target: Path of the file.
-        fps: Frames in a second.
-
-    Attributes:
-        frames: Frames that were written.
-    """
+    """Write frames of one size, `[height, width, 3]` in RGB with even sides, and count them."""
 
     def __init__(self, target: Path, fps: float) -> None:
         self.target = target
@@ -65,21 +58,21 @@ class Mp4Writer(Writer):
         self._container: Any
         self._stream: Any
 
+    @override
     def add(self, frame: Frame) -> None:
-        """Encode a frame."""
         if self.frames == 0:
             self._open(*frame.shape[:2])
         picture = self._av.VideoFrame.from_ndarray(frame, format="rgb24")
         self._container.mux(self._stream.encode(picture))
         self.frames += 1
 
+    @override
     def hold(self, frame: Frame) -> None:
-        """Encode a frame several times."""
         for _ in range(max(1, round(self.fps * _HOLD_SECONDS))):
             self.add(frame)
 
+    @override
     def close(self) -> None:
-        """Encode what is waiting, and write the index."""
         if self.frames:
             self._container.mux(self._stream.encode(None))
             self._container.close()
@@ -100,10 +93,6 @@ class GifWriter(Writer):
     """An animated GIF, for short films: all of it is in memory until it is written.
 
     Browsers slow faster ones down, so at most 20 frames a second are kept of those that are added.
-
-    Args:
-        target: Path of the file, or an open one.
-        fps: Frames that are added for each second.
     """
 
     def __init__(self, target: Path | BinaryIO, fps: float) -> None:
@@ -120,20 +109,20 @@ class GifWriter(Writer):
         """Height and width of the frames."""
         return self._images[0].height, self._images[0].width
 
+    @override
     def add(self, frame: Frame) -> None:
-        """Keep a frame, or leave it out."""
         if self._added % self._stride == 0:
             self._keep(frame)
         self._added += 1
         self._now += 1.0 / self.fps
 
+    @override
     def hold(self, frame: Frame) -> None:
-        """Keep a frame for longer."""
         self._keep(frame)
         self._now += _HOLD_SECONDS
 
+    @override
     def close(self) -> None:
-        """Encode all frames."""
         if not self._images:
             return
         # A GIF counts hundredths of a second: rounded alone, 15 frames a second would be 14.
@@ -151,16 +140,17 @@ class GifWriter(Writer):
 class PngWriter(Writer):
     """The last frame that is added: a still."""
 
+    @override
     def add(self, frame: Frame) -> None:
-        """Take the place of the frame before."""
         self._last = frame
         self.frames = 1
 
+    @override
     def hold(self, frame: Frame) -> None:
-        """Leave an ending out."""
+        """Do nothing: the last frame of a still is that of the last step."""
 
+    @override
     def close(self) -> None:
-        """Write the frame."""
         if self.frames:
             Image.fromarray(self._last).save(self.target, "PNG", optimize=True)
 
@@ -179,9 +169,6 @@ def open_video(path: Path, fps: float, overwrite: bool = False) -> Iterator[Writ
         path: Ends in `.mp4`, `.gif`, or `.png` for a still of the last frame.
         fps: Frames in a second.
         overwrite: Whether a file of that name may be replaced.
-
-    Raises:
-        ConfigError: The path is not usable, or the extra `video` is not installed.
     """
     if path.suffix.lower() not in _WRITERS:
         raise ConfigError(f"video {path} must end in {', '.join(_WRITERS)}")
@@ -206,13 +193,15 @@ def open_video(path: Path, fps: float, overwrite: bool = False) -> Iterator[Writ
         temporary.unlink(missing_ok=True)
 
 
-def shoot(writer: Writer, moments: Iterable[Moment], paint: Callable[[Moment], Frame]) -> Moment:
-    """Write the moments of an episode, and return the last one."""
-    moment = None
-    for moment in moments:
-        (writer.hold if moment.ending else writer.add)(paint(moment))
-    assert moment is not None
-    return moment
+def shoot(
+    writer: Writer, frames: Iterable[FilmFrame], paint: Callable[[FilmFrame], Frame]
+) -> FilmFrame:
+    """Write the frames of an episode, and return the last one."""
+    frame = None
+    for frame in frames:
+        (writer.hold if frame.ending else writer.add)(paint(frame))
+    assert frame is not None
+    return frame
 
 
 def _complete(writer: Writer, path: Path) -> None:

@@ -18,7 +18,14 @@ from helpers.training_runs import make_run, quiet, small_data
 
 import lrl
 from lrl import DQN
-from lrl.checkpoints.stamp import STAMP_KEY, differences, env_of, make_stamp, other_protocol
+from lrl.checkpoints.stamp import (
+    STAMP_KEY,
+    differences,
+    env_of,
+    make_stamp,
+    other_protocol,
+    trained_in,
+)
 from lrl.envs import AtariConfig, EnvConfig, WrapperConfig
 from lrl.evaluation.episodes import EvaluationConfig
 from lrl.learner.agent import find_device, load_agent
@@ -138,10 +145,17 @@ def test_an_equal_limit_of_frames_makes_no_difference_wherever_it_is_set():
 def test_what_an_environment_does_not_read_makes_no_difference():
     cartpole = stamp_of(EnvConfig())
     other = stamp_of(EnvConfig())
-    other["environment"]["atari"] = {**other["environment"]["atari"], "frame_skip": 2}
+    other["environment"]["atari"] = {**vars(AtariConfig()), "frame_skip": 2}
     assert differences(cartpole, other) == {}
-    kinds = "no Atari game", "an Atari game"
-    assert differences(cartpole, stamp_of(PONG)) == {"environment": kinds}
+    assert differences(cartpole, stamp_of(PONG)) == {"environment": ("gymnasium", "atari")}
+
+
+def test_a_stamp_of_before_holds_the_settings_of_games_for_any_environment():
+    cartpole, before = stamp_of(EnvConfig()), stamp_of(EnvConfig())
+    assert "atari" not in cartpole["environment"]
+    before["environment"]["atari"] = {**vars(AtariConfig())}
+    assert env_of(before) == env_of(cartpole) == EnvConfig()
+    assert trained_in(before) == trained_in(cartpole)
 
 
 SAME = {
@@ -190,7 +204,7 @@ def test_differences_are_named_with_both_values(name: str):
             "its format is 2, and this one reads format 1",
         ),
         (lambda stamp: stamp["environment"].update(new=1), r"settings \['new'\] are not known"),
-        (lambda stamp: stamp["environment"]["atari"].update(hue=1), r"settings \['hue'\]"),
+        (lambda stamp: stamp["environment"]["atari"].update(hue=1), r"settings \['atari.hue'\]"),
     ],
 )
 def test_a_stamp_of_another_version_names_that_version(change, message: str):

@@ -331,4 +331,8 @@ def test_the_printed_configuration_has_every_field_with_its_default(tmp_path, mo
         for key, value in data[name].items():
             if key not in ("atari", "sampler"):  # the latter is a class, in YAML a class_path
                 assert value == getattr(default, key), f"{name}.{key}"
-    assert data["env"]["atari"] == vars(AtariConfig())
+    assert data["env"]["atari"] is None  # CartPole has none of its settings
+    with pytest.raises(SystemExit):
+        call(monkeypatch, tmp_path, "fit", "--config=recipe:atari", "--print_config")
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["data"]["env"]["atari"] == vars(AtariConfig())

@@ -49,6 +49,13 @@ def test_the_custom_environment_example_runs(tmp_path):
 
 @pytest.mark.timeout(180)
 @pytest.mark.slow
+def test_the_example_of_ones_own_kind_of_environment_runs(tmp_path):
+    out = run([str(ROOT / "examples/own_env_kind.py"), "--max-steps", "60"], tmp_path)
+    assert re.search(r"best return -?\d+\.\d+; 0\.65 is", out)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["own_pool", "own_experience"])
 def test_rows_of_ones_own_making_are_learnt_from(tmp_path, example: str):
     out = run([str(ROOT / f"examples/{example}.py"), "--max-steps", "60"], tmp_path)

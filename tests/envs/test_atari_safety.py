@@ -67,7 +67,7 @@ def test_an_unknown_game_is_refused_with_the_nearest_ones(env_id, nearest):
 )
 def test_ids_become_the_backends_names(env_id, game):
     assert game_of(env_id) == game
-    assert EnvConfig(env_id).is_atari
+    assert EnvConfig(env_id).kind == "atari"
 
 
 def test_the_games_are_those_that_ale_py_registers():

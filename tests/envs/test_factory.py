@@ -12,7 +12,8 @@ from helpers import factories
 from helpers.envs_rollout import rollout
 from helpers.factories import Corridor, make_corridor
 
-from lrl.envs import AtariConfig, EnvConfig, WrapperConfig, factory, make_envs, make_spec
+from lrl.envs import AtariConfig, EnvConfig, WrapperConfig, make_envs, make_spec
+from lrl.parts import factory
 from lrl.types import ConfigError, EnvSpec
 
 PATH = "helpers.factories.make_corridor"
@@ -37,7 +38,7 @@ def lengths(config: EnvConfig, steps: int = 12) -> list[int]:
 def test_a_factory_makes_the_environment_with_its_arguments(given):
     config = EnvConfig(factory=given, kwargs={"length": 3})
     assert config == EnvConfig(factory=PATH, kwargs={"length": 3})
-    assert (config.factory, config.id, config.is_atari) == (PATH, PATH, False)
+    assert (config.factory, config.id, config.kind) == (PATH, PATH, "gymnasium")
     assert make_spec(config) == EnvSpec.box((1,), "float32", 2)
     assert lengths(config) == [3, 3, 3]
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrl.envs import EnvConfig, make_envs, make_spec
-from lrl.envs.gym import NativeVectorEnvs, SingleEnvs, spec_from_spaces
-from lrl.envs.make import NATIVE_VECTOR_FROM
+from lrl.envs.gym import NATIVE_VECTOR_FROM, NativeVectorEnvs, SingleEnvs, spec_from_spaces
 from lrl.testing import LedgerEnv
 from lrl.types import ConfigError, EnvSpec
 

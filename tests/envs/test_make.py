@@ -12,8 +12,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from helpers.envs_rollout import assert_same, rollout
 
 from lrl.envs import EnvConfig, WrapperConfig, make_envs, make_spec
-from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
-from lrl.envs.make import NATIVE_VECTOR_FROM
+from lrl.envs.gym import NATIVE_VECTOR_FROM, NativeVectorEnvs, SingleEnvs
 from lrl.types import ConfigError, EnvSpec
 
 

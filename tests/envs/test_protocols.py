@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.envs_rollout import make_atari, rollout
 
-from lrl.envs import PROTOCOLS, AtariConfig, EnvConfig, protocol_name
+from lrl.envs import PROTOCOLS, AtariConfig, EnvConfig, kind_of
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/environments.md").read_text()
 
@@ -51,7 +51,7 @@ def of(name: str, **changes) -> EnvConfig:
 def evaluated(env: EnvConfig, name: str, **changes) -> str:
     """Return the name of an environment's protocol, evaluated as that of a name says."""
     limit = PROTOCOLS[name].atari.max_frames_per_episode
-    return protocol_name(env, **{"epsilon": EPSILONS[name], "max_frames": limit, **changes})
+    return kind_of(env).protocol(**{"epsilon": EPSILONS[name], "max_frames": limit, **changes})
 
 
 def test_the_protocols_are_those_of_their_sources():
@@ -128,12 +128,12 @@ def test_another_set_of_actions_is_another_protocol(name):
 
 
 def test_the_defaults_are_no_named_protocol():
-    assert protocol_name(EnvConfig("ALE/Pong-v5"), 0.001, 108_000) == "custom"
+    assert kind_of(EnvConfig("ALE/Pong-v5")).protocol(0.001, 108_000) == "custom"
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "lrl/Catch-v0", "lrl/MinAtarBreakout-v0"])
 def test_other_environments_have_no_protocol_of_atari(env_id):
-    assert protocol_name(EnvConfig(env_id), 0.0, 108_000) == "gymnasium"
+    assert kind_of(EnvConfig(env_id)).protocol(0.0, 108_000) == "gymnasium"
 
 
 @pytest.mark.atari
@@ -171,7 +171,7 @@ def test_the_script_of_the_document_scores_under_the_protocols_name():
     exec(script, names)
     env, evaluation = names["env"], names["evaluation"]
     frames = evaluation.max_frames_for(env)
-    assert protocol_name(env, evaluation.epsilon_for(env), frames) == "ale_v5"
+    assert kind_of(env).protocol(evaluation.epsilon_for(env), frames) == "ale_v5"
 
 
 def test_the_document_shows_the_protocols_as_they_are():

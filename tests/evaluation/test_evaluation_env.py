@@ -181,7 +181,8 @@ def test_the_path_of_a_factory_is_in_the_stamp_and_comes_back_if_it_is_trusted(m
 
 
 def test_a_function_of_a_script_is_named_as_such():
-    stamp = stamp_of(EnvConfig(factory="__main__.make_env"))
+    stamp = stamp_of(IDENTITY)
+    stamp["environment"]["factory"] = "__main__.make_env"
     with pytest.raises(ConfigError, match="of the script that trained it: put it into a module"):
         env_of(stamp)
 
@@ -239,10 +240,10 @@ def test_what_is_no_space_may_differ(tmp_path: Path):
 
 def test_a_film_shows_it_too(tmp_path: Path, monkeypatch):
     ids: list[dict[str, Any]] = []
-    from lrl.video import stage
+    from lrl.video import tensorboard as video
 
-    original = stage.make_stage
-    monkeypatch.setattr(stage, "make_stage", lambda e: ids.append(e.kwargs) or original(e))
+    original = video.make_rendered
+    monkeypatch.setattr(video, "make_rendered", lambda e: ids.append(e.kwargs) or original(e))
     callback = ActorLearnerCallback(5, 10, 10, video_period_learner_steps=20)
     data = small_data(env=EnvConfig(DIARY, {"length": 12}), evaluation=longer())
     run = make_run(tmp_path, callback, data=data).fit()

@@ -150,7 +150,7 @@ WAYS: dict[str, tuple[str, Any, str]] = {
     ),
     "wrapper": ("data.env.wrappers", [{"path": "evil.Wrapper"}], "evil.Wrapper"),
     "wrapper of an allowed package's import": (
-        "data.env.wrappers", [{"path": "lrl.envs.make.gymnasium.Wrapper"}], "gymnasium.Wrapper"
+        "data.env.wrappers", [{"path": "lrl.envs.gym.gymnasium.Wrapper"}], "gymnasium.Wrapper"
     ),
     "folder that is an address": ("runs", "reference::evil.json", "reference::evil.json"),
     "address of a logger": (

@@ -64,12 +64,12 @@ def test_a_film_every_so_many_learner_steps(tmp_path):
 def test_the_film_is_of_the_first_evaluation_episode(tmp_path, monkeypatch):
     seeds, cut = [], []
 
-    def film_episode(stage: Any, thinker: Any, seed: int, **settings: Any) -> Any:
+    def film_episode(rendered: Any, policy: Any, seed: int, **settings: Any) -> Any:
         seeds.append((seed, settings["epsilon"]))
-        for moment in original(stage, thinker, seed, **settings):
-            if moment.ending:
-                cut.append((moment.step, moment.ending))
-            yield moment
+        for frame in original(rendered, policy, seed, **settings):
+            if frame.ending:
+                cut.append((frame.step, frame.ending))
+            yield frame
 
     original = film.film_episode
     monkeypatch.setattr(film, "film_episode", film_episode)

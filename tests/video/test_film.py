@@ -1,4 +1,4 @@
-"""The moments of an episode, and that they are those of evaluation."""
+"""The frames of an episode, and that they are those of evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from helpers.filmed_envs import DIARY
 
 from lrl.actors.policy import NetworkPolicy
-from lrl.envs import AtariConfig, EnvConfig, make_spec
+from lrl.envs import AtariConfig, EnvConfig, make_rendered, make_spec
 from lrl.evaluation.episodes import run_episodes
 from lrl.networks import (
     CategoricalHead,
@@ -25,8 +25,7 @@ from lrl.networks import (
     ScalarHead,
 )
 from lrl.parts.recipe import Recipe
-from lrl.video.film import CUT_OFF, Moment, Thinker, film_episode
-from lrl.video.stage import make_stage
+from lrl.video.film import CUT_OFF, FilmedPolicy, FilmFrame, film_episode
 
 HEADS = {
     "scalar": ScalarHead,
@@ -46,27 +45,27 @@ def network_for(env: EnvConfig, head: type[Head] = ScalarHead, **settings) -> QN
     ).build()
 
 
-def film(env: EnvConfig, network: QNetwork, seed: int, **settings) -> list[Moment]:
-    stage = make_stage(env)
+def film(env: EnvConfig, network: QNetwork, seed: int, **settings) -> list[FilmFrame]:
+    rendered = make_rendered(env)
     try:
         defaults = {"epsilon": 0.0, "max_steps": 1000}
-        return list(film_episode(stage, Thinker(network), seed, **{**defaults, **settings}))
+        return list(film_episode(rendered, FilmedPolicy(network), seed, **{**defaults, **settings}))
     finally:
-        stage.close()
+        rendered.close()
 
 
 def test_pictures_agree_with_times_and_scores():
     env = EnvConfig(DIARY)
-    moments = film(env, network_for(env), 3, epsilon=0.5)
-    assert [moment.step for moment in moments] == list(range(13))
-    for moment in moments:
-        assert moment.picture[0, 0].tolist() == [moment.step, 100 + moment.total, 0]
-        assert moment.seed == 3
-    totals = [moment.total for moment in moments]
-    assert [moment.reward for moment in moments] == [0.0, *np.diff(totals)]
+    frames = film(env, network_for(env), 3, epsilon=0.5)
+    assert [frame.step for frame in frames] == list(range(13))
+    for frame in frames:
+        assert frame.picture[0, 0].tolist() == [frame.step, 100 + frame.total, 0]
+        assert frame.seed == 3
+    totals = [frame.total for frame in frames]
+    assert [frame.reward for frame in frames] == [0.0, *np.diff(totals)]
     assert len(set(totals)) > 3
-    assert [moment.ending for moment in moments] == [*[""] * 12, "terminated"]
-    assert moments[-1].action == moments[-2].action
+    assert [frame.ending for frame in frames] == [*[""] * 12, "terminated"]
+    assert frames[-1].action == frames[-2].action
 
 
 ENVS = [
@@ -92,7 +91,7 @@ def test_an_episode_is_that_of_evaluation(env: EnvConfig, epsilon: float):
 
 
 def skip(env: EnvConfig) -> int:
-    return env.atari.frame_skip if env.is_atari else 1
+    return 1 if env.atari is None else env.atari.frame_skip
 
 
 @pytest.mark.parametrize(
@@ -101,18 +100,18 @@ def skip(env: EnvConfig) -> int:
 )
 def test_why_an_episode_ends(settings, max_steps: int, ending: str):
     env = EnvConfig(DIARY, **settings)
-    moments = film(env, network_for(env), 0, max_steps=max_steps)
-    assert moments[-1].ending == ending
-    assert moments[-1].step == len(moments) - 1 == (12 if ending == "terminated" else 5)
+    frames = film(env, network_for(env), 0, max_steps=max_steps)
+    assert frames[-1].ending == ending
+    assert frames[-1].step == len(frames) - 1 == (12 if ending == "terminated" else 5)
 
 
 def test_random_actions_are_marked_unless_they_are_the_best_one():
     env = EnvConfig(DIARY, {"length": 300})
-    moments = film(env, network_for(env), 0, epsilon=0.5)[:-1]
-    for moment in moments:
-        assert moment.at_random == (moment.action != moment.thought.q.argmax())
-    assert 0.2 < np.mean([moment.at_random for moment in moments]) < 0.47  # 1/3, on average
-    assert not any(moment.at_random for moment in film(env, network_for(env), 0))
+    frames = film(env, network_for(env), 0, epsilon=0.5)[:-1]
+    for frame in frames:
+        assert frame.at_random == (frame.action != frame.values.q.argmax())
+    assert 0.2 < np.mean([frame.at_random for frame in frames]) < 0.47  # 1/3, on average
+    assert not any(frame.at_random for frame in film(env, network_for(env), 0))
 
 
 def test_check_is_called_before_every_step():
@@ -127,25 +126,25 @@ def test_thoughts_are_those_that_actions_are_chosen_by(head: type[Head]):
     network = network_for(env, head, noisy=True)
     network.sample_noise()
     observation = np.array([[3.0, -2.0]], np.float32)
-    thought = Thinker(network)(observation)
+    values = FilmedPolicy(network)(observation)
     assert network.training  # a copy thinks
-    assert np.array_equal(thought.q, NetworkPolicy(network, noise=False)(observation)[0][0])
+    assert np.array_equal(values.q, NetworkPolicy(network, noise=False)(observation)[0][0])
     if head is ScalarHead:
-        assert thought.returns is thought.probabilities is None
+        assert values.returns is values.probabilities is None
         return
-    assert thought.returns is not None
-    assert thought.probabilities is not None
-    means = (thought.returns * thought.probabilities).sum(axis=-1)
-    np.testing.assert_allclose(means, thought.q, rtol=1e-4, atol=1e-5)
+    assert values.returns is not None
+    assert values.probabilities is not None
+    means = (values.returns * values.probabilities).sum(axis=-1)
+    np.testing.assert_allclose(means, values.q, rtol=1e-4, atol=1e-5)
 
 
 def test_a_thinker_neither_draws_noise_nor_follows_the_network(monkeypatch):
     env = EnvConfig(DIARY)
     network = network_for(env, noisy=True)
-    thinker, observation = Thinker(network), np.ones((1, 2), np.float32)
-    before, state = thinker(observation).q, torch.get_rng_state()
+    policy, observation = FilmedPolicy(network), np.ones((1, 2), np.float32)
+    before, state = policy(observation).q, torch.get_rng_state()
     monkeypatch.setattr(NoisyLinear, "sample_noise", lambda *args: pytest.fail("noise"))
     for parameter in network.parameters():
         parameter.data.fill_(1.0)
-    assert np.array_equal(thinker(observation).q, before)
+    assert np.array_equal(policy(observation).q, before)
     assert torch.equal(torch.get_rng_state(), state)

@@ -11,23 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lrl.video import painter as painting
-from lrl.video.film import Moment, Thought
+from lrl.video.film import ActionValues, FilmFrame
 from lrl.video.painter import Painter, Scale, _amount, histogram
 
 NAMES = ["NOOP", "LEFT", "RIGHT"]
 CHOSEN, RANDOM, BAR = painting._CHOSEN, painting._RANDOM, painting._BAR
 
 
-def moment(q: Any = (0.0, 2.0, 1.0), returns: Any = None, **changes: Any) -> Moment:
-    values = np.array(q, np.float32)
-    thought = Thought(values)
+def film_frame(q: Any = (0.0, 2.0, 1.0), returns: Any = None, **changes: Any) -> FilmFrame:
+    q = np.array(q, np.float32)
+    values = ActionValues(q)
     if returns is not None:
         returns = np.array(returns, np.float32)
-        thought = Thought(values, returns, np.full_like(returns, 1.0 / returns.shape[-1]))
+        values = ActionValues(q, returns, np.full_like(returns, 1.0 / returns.shape[-1]))
     settings = {
         "picture": np.zeros((20, 30, 3), np.uint8),
-        "thought": thought,
-        "action": int(values.argmax()),
+        "values": values,
+        "action": int(q.argmax()),
         "at_random": False,
         "allowed": None,
         "seed": 0,
@@ -35,7 +35,7 @@ def moment(q: Any = (0.0, 2.0, 1.0), returns: Any = None, **changes: Any) -> Mom
         "reward": 0.0,
         "total": 0.0,
     }
-    return Moment(**{**settings, **changes})
+    return FilmFrame(**{**settings, **changes})
 
 
 def painter(names: list[str] = NAMES) -> Painter:
@@ -58,7 +58,7 @@ def bars(frame: npt.NDArray[np.uint8], count: int) -> list[int]:
 @pytest.mark.parametrize("size", [(210, 160), (10, 10), (84, 84), (400, 600), (501, 333), (1, 1)])
 def test_the_game_is_shown_pixel_by_pixel_at_a_whole_scale(size: tuple[int, int]):
     picture = np.random.default_rng(0).integers(256, size=(*size, 3)).astype(np.uint8)
-    frame = painter()(moment(picture=picture))
+    frame = painter()(film_frame(picture=picture))
     assert frame.dtype == np.uint8
     assert frame.shape[0] % 2 == frame.shape[1] % 2 == 0
     factor = max(1, min(round(420 / size[0]), 640 // size[1]))
@@ -81,18 +81,18 @@ def test_every_frame_has_the_same_size():
     sizes = {
         paint(shown).shape
         for shown in (
-            moment(),
-            moment(q=(-12345.6, 1e9, 0.001), step=100_000, total=-1234567.0, reward=1e6),
-            moment(q=(0.0, 0.0, 0.0), ending="terminated", at_random=True),
-            moment(q=(np.nan, np.inf, -np.inf)),
-            moment(allowed=np.array([True, False, True])),
+            film_frame(),
+            film_frame(q=(-12345.6, 1e9, 0.001), step=100_000, total=-1234567.0, reward=1e6),
+            film_frame(q=(0.0, 0.0, 0.0), ending="terminated", at_random=True),
+            film_frame(q=(np.nan, np.inf, -np.inf)),
+            film_frame(allowed=np.array([True, False, True])),
         )
     }
     assert len(sizes) == 1
 
 
 def test_bars_are_as_long_as_values_are_high():
-    lengths = bars(painter()(moment(q=(0.0, 4.0, 3.0))), 3)
+    lengths = bars(painter()(film_frame(q=(0.0, 4.0, 3.0))), 3)
     full = painting._PANEL_WIDTH - painting._NAME_WIDTH - painting._NUMBER_WIDTH
     assert lengths == pytest.approx([1, full, 0.75 * full], abs=2)
 
@@ -102,7 +102,7 @@ def test_bars_are_as_long_as_values_are_high():
 )
 def test_the_action_taken_stands_out(changes: dict[str, Any], chosen: bool, at_random: bool):
     for returns in (None, np.zeros((3, 5))):
-        frame = painter()(moment(returns=returns, **changes))
+        frame = painter()(film_frame(returns=returns, **changes))
         row = painting._HEADER + painting._ROW + painting._ROW // 2
         assert (area(frame[row : row + 1], CHOSEN) > 0) == chosen
         assert (area(frame[row : row + 1], RANDOM) > 0) == at_random
@@ -111,25 +111,25 @@ def test_the_action_taken_stands_out(changes: dict[str, Any], chosen: bool, at_r
 def test_a_forbidden_action_is_pale():
     allowed = np.array([True, True, False])
     row = slice(painting._HEADER + 2 * painting._ROW + 3, painting._HEADER + 3 * painting._ROW - 3)
-    frames = [painter()(moment(allowed=mask))[row] for mask in (None, allowed)]
+    frames = [painter()(film_frame(allowed=mask))[row] for mask in (None, allowed)]
     assert [area(frame, BAR) > 0 for frame in frames] == [True, False]
 
 
 def test_a_value_that_is_no_number_has_no_bar():
-    assert bars(painter()(moment(q=(np.nan, 4.0, 0.0))), 3)[0] == 0
+    assert bars(painter()(film_frame(q=(np.nan, 4.0, 0.0))), 3)[0] == 0
 
 
 def test_many_actions_have_thin_rows():
     names = [f"action {index}" for index in range(100)]
-    frame = painter(names)(moment(q=np.arange(100.0)))
+    frame = painter(names)(film_frame(q=np.arange(100.0)))
     assert frame.shape[0] < 600
     assert area(frame, BAR) > 0
 
 
 def test_text_changes_with_what_it_says():
-    base = painter()(moment())
+    base = painter()(film_frame())
     for change in ({"total": 5.0}, {"reward": -1.0}, {"step": 7}, {"seed": 3}, {"ending": "over"}):
-        frame = painter()(moment(**change))
+        frame = painter()(film_frame(**change))
         assert frame.shape == base.shape
         assert not np.array_equal(frame, base)
 
@@ -144,11 +144,11 @@ def distribution_area(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 def test_the_distribution_is_that_of_the_action_taken():
     returns = [[0.0, 10.0], [2.0, 2.0], [5.0, 5.0]]
-    columns = distribution_area(painter()(moment(q=(5.0, 2.0, 5.0), returns=returns, action=1)))
+    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, action=1)))
     filled = np.flatnonzero(columns)
     share = filled.mean() / painting._PANEL_WIDTH
     assert share == pytest.approx(0.2, abs=0.02)  # of an axis from 0 to 10
-    columns = distribution_area(painter()(moment(q=(5.0, 2.0, 5.0), returns=returns, action=0)))
+    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, action=0)))
     assert columns[:5].max() == columns[-6:-1].max() > 50  # one half at either end
     assert columns[10:140].sum() == 0
 
@@ -157,17 +157,17 @@ def test_the_axis_of_returns_stays_where_it_is():
     """Frames of one film: what is between the ends of the axis moves, the axis does not."""
     paint = painter()
     for high in (10.0, 4.0, 7.0):
-        shown = moment(q=(0.0, high, 0.0), returns=[[0.0, 0.0], [high, high], [0.0, 0.0]])
+        shown = film_frame(q=(0.0, high, 0.0), returns=[[0.0, 0.0], [high, high], [0.0, 0.0]])
         filled = np.flatnonzero(distribution_area(paint(shown)))
         assert filled.mean() / painting._PANEL_WIDTH == pytest.approx(high / 10, abs=0.03)
 
 
 def test_the_history_begins_anew_with_an_episode():
     paint = painter()
-    first = paint(moment(step=0))
-    later = [paint(moment(step=step)) for step in range(1, 30)]
+    first = paint(film_frame(step=0))
+    later = [paint(film_frame(step=step)) for step in range(1, 30)]
     assert area(later[-1], CHOSEN) > area(first, CHOSEN)
-    assert np.array_equal(paint(moment(step=0)), first)
+    assert np.array_equal(paint(film_frame(step=0)), first)
 
 
 VALUES = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5)

@@ -100,7 +100,7 @@ def test_a_limit_of_the_environment_is_a_timeout_as_in_evaluation(tmp_path, env,
     policy = agent.policy()
     expected = run_episodes(agent.env, policy, [TEST_SEED], epsilon=0.0, max_frames=108_000)
     assert played.lengths.tolist() == expected.lengths.tolist() == [steps]
-    assert played.timed_out.tolist() == expected.timed_out.tolist() == [env.is_atari]
+    assert played.timed_out.tolist() == expected.timed_out.tolist() == [env.atari is not None]
 
 
 def test_the_film_lies_in_the_folder_of_the_run(checkpoint):

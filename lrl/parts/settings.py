@@ -81,6 +81,12 @@ def check_types(settings: Any, name: str) -> None:
         raise ConfigError(f"{name}.{key} is {value!r:.100}, but must be {words}.")
 
 
+def require(condition: bool, name: str, value: object, allowed: str) -> None:
+    """Refuse a value of an environment's setting, in words that say what is allowed."""
+    if not condition:
+        raise ConfigError(f"env.{name} is {value!r}, but must be {allowed}.")
+
+
 def _is_a(value: object, kind: Any) -> bool:
     if isinstance(value, (bool, np.bool_)):
         return kind is bool

@@ -58,11 +58,11 @@ def main() -> None:
     experience = lrl.ReplayDataModule(
         lrl.EnvConfig(factory=Corridors, kwargs={"length": 8}),
         lrl.ActorConfig(num_actors=1, envs_per_actor=4),
-        rate=lrl.RateLimiterConfig(samples_per_insert=8, min_size_env_steps=200),
+        rate=lrl.RateLimiterConfig(samples_per_insert=8, warm_up_env_steps=200),
         evaluation=lrl.EvaluationConfig(max_frames_per_episode=100),
     )
     callback = lrl.ActorLearnerCallback(
-        sync_period_learner_steps=10, eval_interval_learner_steps=min(300, args.max_steps)
+        sync_period_learner_steps=10, eval_period_learner_steps=min(300, args.max_steps)
     )
     trainer = L.Trainer(
         devices=1, max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()]

@@ -29,7 +29,7 @@ from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.checkpoints.stamp import flatten
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
-from lrl.cli.messages import check_settings
+from lrl.cli.messages import check_settings, check_variables
 from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
@@ -182,6 +182,7 @@ class LrlCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Find the checkpoint to start from, before anything is built."""
         config = self.config[self.config["subcommand"]]
+        check_variables(self.config["subcommand"], self.outcome.known)
         check_settings(self._parser(self.config["subcommand"]), config)
         safety.check_values(config.as_dict())
         if config["data"]["exploration"] is None:  # as in files of before, which left it out

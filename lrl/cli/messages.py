@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -192,6 +193,31 @@ def _nearest_path(path: str, known: list[str]) -> str | None:
             candidates = {".".join(name.split(".")[:count]) for name in known}
             return _nearest(beginning, sorted(candidates))
     return None
+
+
+def check_variables(command: str, known: Iterable[str]) -> None:
+    """Refuse variables of the environment that look like settings and are none.
+
+    Args:
+        command: The subcommand that is run.
+        known: Its settings, by their dotted names.
+
+    Raises:
+        ConfigError: There is one; the message says what it may have been meant to be.
+    """
+    start = f"LRL_{command.upper()}__"
+    names = {start + key.replace(".", "__").upper() for key in known}
+    for variable in sorted(os.environ):
+        if not variable.startswith(start) or variable in names:
+            continue
+        whole = max(
+            (name for name in names if variable.startswith(f"{name}__")), default="", key=len
+        )
+        near = _nearest(variable, sorted(names))
+        fix = f"; did you mean {near}?" if near else ": unset it"
+        if whole and not any(name.startswith(f"{whole}__") for name in names):
+            fix = f": {whole} takes all of its settings at once, as a mapping such as '{{a: 1}}'"
+        raise ConfigError(f"the variable {variable} is no setting of lrl {command}{fix}")
 
 
 def _nearest(word: str, candidates: Iterable[str]) -> str | None:

@@ -82,7 +82,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self.saved_replay = ""
         self.replay_to_restore = ""
         self._pool_state: dict[str, Any] = {}
-        self._generators: dict[str, Any] | None = None  # until the source has started
+        self._generators: dict[str, Any] | None = None  # until the pool has started
 
     @property
     def restores_actor(self) -> bool:

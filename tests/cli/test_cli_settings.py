@@ -247,6 +247,21 @@ def test_a_variable_of_the_environment_is_a_setting_that_files_and_arguments_ove
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("LRL_FIT__DATA__REPLAY__NSTEP", "did you mean LRL_FIT__DATA__REPLAY__N_STEP?"),
+        ("LRL_FIT__DATA__INFERENCE__NUM_SERVERS", "LRL_FIT__DATA__INFERENCE takes all of its"),
+    ],
+)
+def test_a_variable_that_would_do_nothing_is_refused(command, monkeypatch, name, text):
+    monkeypatch.setenv(name, "7")
+    code, _, err = command("fit", "--config", "base.yaml")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"the variable {name} is no setting of lrl fit" in err
+    assert text in err
+
+
+@pytest.mark.parametrize(
     ("logger", "is_named"), [("TensorBoardLogger", True), ("CSVLogger", False)]
 )
 def test_tensorboard_is_named_where_it_has_something_to_show(

@@ -206,7 +206,8 @@ def check_variables(command: str, known: Iterable[str]) -> None:
         ConfigError: There is one; the message says what it may have been meant to be.
     """
     start = f"LRL_{command.upper()}__"
-    names = {start + key.replace(".", "__").upper() for key in known}
+    keys = [key for key in known if not key.endswith(".help")]
+    names = {start + key.replace(".", "__").upper() for key in keys}
     for variable in sorted(os.environ):
         if not variable.startswith(start) or variable in names:
             continue

@@ -30,12 +30,12 @@ def instant(monkeypatch):
         return [Measurement(name, side, "ms", (1.0, 2.0)) for side in sides]
 
     def fill(rows: int, calls: int, spec: Any = replay.ATARI) -> list[Measurement]:
-        asked.append((rows, calls, spec.frame_shape))
+        asked.append((rows, calls, spec.observation[""].shape))
         sections = (f"replay of {rows}: {what}" for what in ("append", "sample 32, 1-step"))
         return [Measurement(section, "uniform", "per second", (3.0,)) for section in sections]
 
     def grow(sizes: tuple[int, ...], calls: int, spec: Any) -> list[Measurement]:
-        asked.append((sizes, calls, spec.frame_shape))
+        asked.append((sizes, calls, spec.observation[""].shape))
         return [Measurement("growth", f"{rows} rows", "batches/s", (3.0,)) for rows in sizes]
 
     def send(rows: int) -> list[transport.Result]:

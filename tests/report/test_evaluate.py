@@ -120,7 +120,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "epsilon": ({"epsilon": 1.5}, "epsilon must be between 0 and 1, got 1.5"),
     "cap": ({"max_frames_per_episode": 0}, "max_frames_per_episode must be at least 1, got 0"),
-    "device": ({"device": "abacus"}, "device is 'abacus'"),
+    "device": ({"device": "abacus"}, "device 'abacus' cannot be used here"),
     "no name": ({"out": ""}, "out is '', a folder: name the files in it"),
 }
 

@@ -261,6 +261,16 @@ def leaves_from(prefix: str, columns: Mapping[str, Any]) -> Any:
     return {n.removeprefix(start): c for n, c in columns.items() if n.startswith(start)}
 
 
+def _columns_of(rows: Rows | Batch) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for name, value in vars(rows).items():
+        if _has_leaves(value):
+            columns |= named(name, value)
+        elif value is not None:
+            columns[name] = value
+    return columns
+
+
 def _each(value: Any, function: Callable[[Any], Any]) -> Any:
     """Return a function of an array, or of each leaf; None stays None."""
     if _has_leaves(value):
@@ -293,11 +303,7 @@ class Rows:
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """Return the columns that there are, by the names of `EnvSpec.row_columns`."""
-        columns = {name: value for name, value in vars(self).items() if value is not None}
-        for name in ("frame", "memory"):
-            if _has_leaves(columns.get(name)):
-                columns |= named(name, columns.pop(name))
-        return columns
+        return _columns_of(self)
 
     def complete(self, expected: Mapping[str, Column]) -> dict[str, npt.NDArray[Any]]:
         """Return the columns that are expected, those that may be missing filled in.
@@ -368,6 +374,10 @@ class Batch:
     next_action_mask: torch.Tensor | None = None  # the same in `next_observation`; None allows all
     memory: Memory | None = None  # remembered at `observation`
     next_memory: Memory | None = None  # and at `next_observation`
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that there are, by field, or by field and leaf."""
+        return _columns_of(self)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Return the batch on a device, but for its keys (Lightning calls this to move batches)."""

@@ -15,8 +15,6 @@ from lrl.types import (
     EnvSpec,
     RowKind,
     Rows,
-    leaves_of,
-    named,
 )
 
 
@@ -97,24 +95,15 @@ def test_a_slice_of_rows_cuts_every_column_without_copying():
     assert dataclasses.replace(rows, action_mask=None)[1:3].action_mask is None
 
 
-def tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    fields = {name: value for name, value in vars(batch).items() if value is not None}
-    return {
-        name: leaf
-        for field in fields
-        for name, leaf in named(field, leaves_of(fields[field])).items()
-    }
-
-
 def test_a_batch_is_split_into_views() -> None:
     batch = masked_batch()
     rows = len(batch.action)
     parts = batch.split(1)
     assert len(parts) == rows
     for index, part in enumerate(parts):
-        assert tensors(part).keys() == tensors(batch).keys()
-        for name, whole in tensors(batch).items():
-            assert tensors(part)[name].equal(whole[index : index + 1]), name
+        assert part.columns().keys() == batch.columns().keys()
+        for name, whole in batch.columns().items():
+            assert part.columns()[name].equal(whole[index : index + 1]), name
     assert parts[0].reward.data_ptr() == batch.reward.data_ptr()
 
 
@@ -136,11 +125,11 @@ def test_a_batch_moves_as_a_whole():
     batch = masked_batch()
     moved = batch.to("meta")
     assert isinstance(moved, Batch)
-    for name, tensor in tensors(moved).items():
+    for name, tensor in moved.columns().items():
         assert tensor.device.type == ("cpu" if name == "keys" else "meta"), name
-        assert tensor.shape == tensors(batch)[name].shape, name
-    for name, tensor in tensors(batch.to(torch.device("cpu"), non_blocking=True)).items():
-        assert torch.equal(tensor, tensors(batch)[name]), name
+        assert tensor.shape == batch.columns()[name].shape, name
+    for name, tensor in batch.to(torch.device("cpu"), non_blocking=True).columns().items():
+        assert torch.equal(tensor, batch.columns()[name]), name
     without = random_batch().to("meta")
     assert without.action_mask is None
     assert without.next_action_mask is None
@@ -150,10 +139,10 @@ def test_a_batch_moves_as_a_whole():
 def test_a_pinned_batch_is_equal():
     batch = masked_batch()
     strided = dataclasses.replace(batch, observation=random_batch(8).observation[:, :1])
-    for name, tensor in tensors(strided.pin_memory()).items():
+    for name, tensor in strided.pin_memory().columns().items():
         assert tensor.is_pinned() == (name != "keys"), name
         assert tensor.is_contiguous(), name
-        assert torch.equal(tensor, tensors(strided)[name]), name
+        assert torch.equal(tensor, strided.columns()[name]), name
 
 
 def test_config_error_is_a_value_error():

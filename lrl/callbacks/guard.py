@@ -180,7 +180,7 @@ def _copied_aside(values: Sequence[Tensor]) -> HostCopy:
 
 def _rows(remembered: _Remembered) -> dict[str, object]:
     """Return a batch's tensors by name, cut to `_DUMP_BYTES`; rows without a finite loss first."""
-    columns = {name: value for name, value in vars(remembered.batch).items() if value is not None}
+    columns = remembered.batch.columns()
     count = len(remembered.row_loss)
     row_bytes = sum(column.nbytes for column in columns.values()) // max(count, 1)
     rows = torch.isfinite(remembered.row_loss).to(torch.uint8).argsort(stable=True)

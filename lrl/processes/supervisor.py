@@ -1,4 +1,4 @@
-"""Child processes that are watched and restarted: what actors and inference servers share."""
+"""Child processes that are watched and restarted: actors, inference servers, the evaluator."""
 
 from __future__ import annotations
 

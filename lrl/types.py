@@ -308,6 +308,8 @@ class Rows:
     def complete(self, expected: Mapping[str, Column]) -> dict[str, npt.NDArray[Any]]:
         """Return the columns that are expected, those that may be missing filled in.
 
+        Memory may be missing where no policy was asked, in PREFIX and GAP rows.
+
         Raises:
             ValueError: One is missing that may not, or has another type or shape.
         """
@@ -315,10 +317,15 @@ class Rows:
         found: dict[str, npt.NDArray[Any]] = {}
         for name, column in expected.items():
             array, shape = given.get(name), (count, *column.shape)
-            if array is None and column.missing is not None:
+            if array is None:
+                needed = column.missing is None
+                if name.startswith("memory") and (self.kind <= RowKind.BOUNDARY).any():
+                    needed = True
+                if needed:
+                    raise ValueError(
+                        f"rows.{name} is missing, expected {column.dtype}{list(shape)}"
+                    )
                 array = column.filled(count)
-            elif array is None:
-                raise ValueError(f"rows.{name} is missing, expected {column.dtype}{list(shape)}")
             elif array.dtype != column.type or array.shape != shape:
                 raise ValueError(
                     f"rows.{name} is {array.dtype}{list(array.shape)}, expected "

@@ -43,6 +43,7 @@ from lrl.replay import (
     ReplayConfig,
     Sampler,
     TrackingSampler,
+    UniformSampler,
 )
 from lrl.types import Batch, ConfigError, EnvSpec, Rows
 
@@ -97,8 +98,9 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         if seed < 0:
             raise ConfigError(f"data.seed must be at least 0, got {seed}")
         if pool is not None:
-            _check_pool(pool, is_alone=(actors, inference, exploration) == _NO_ACTORS)
-        if experience is not None and replay != ReplayConfig():
+            own = (actors, inference, exploration or EpsilonGreedy())
+            _check_pool(pool, is_alone=own == _NO_ACTORS)
+        if experience is not None and not _is_default(replay):
             raise ConfigError(
                 "data.experience takes the place of the replay, so that data.replay would do "
                 "nothing: leave it out"
@@ -363,7 +365,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         )
 
 
-_NO_ACTORS = (ActorConfig(), None, None)
+_NO_ACTORS = (ActorConfig(), None, EpsilonGreedy())  # which the command line writes out
 
 
 def _check_pool(pool: object, is_alone: bool) -> None:
@@ -386,6 +388,14 @@ def _check_pool(pool: object, is_alone: bool) -> None:
             f"data.pool {name} brings rows of its own, so that data.actors, data.inference and "
             "data.exploration would do nothing: leave them out"
         )
+
+
+def _is_default(replay: ReplayConfig) -> bool:
+    """Return whether nothing was said of the replay; the command line writes the defaults out."""
+    if dataclasses.replace(replay, sampler=UniformSampler) != ReplayConfig():
+        return False
+    with blamed_on("replay.sampler"):
+        return type(replay.sampler()) is UniformSampler
 
 
 def datamodule_of(trainer: L.Trainer) -> ReplayDataModule:

@@ -234,7 +234,8 @@ class DQN(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the `loss` of a `Batch`, and `keys` and `priorities` of its rows for the sampler.
 
-        With a tuple of them a learner step is made with each in turn; the loss is the last.
+        The updater asks the target network and calls `compute_loss`. With a tuple of batches a
+        learner step is made with each in turn; the loss is the last.
         """
         if not isinstance(batch, Batch):
             return self.updater(batch)._asdict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import types
@@ -30,10 +31,12 @@ from lrl import (
     ReplayConfig,
     ReplayDataModule,
 )
+from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import PeriodicEvaluation, WeightSync
 from lrl.learner import ActorPool, Delivery, datamodule
 from lrl.preflight.cores import share_cores
+from lrl.replay import PrioritizedSampler, Replay, UniformSampler
 from lrl.types import ConfigError
 
 pytestmark = quiet
@@ -255,3 +258,14 @@ def test_a_pool_of_ones_own_takes_the_place_of_actors():
     with pytest.raises(ConfigError, match=r"data\.pool Own brings rows of its own.*leave them out"):
         ReplayDataModule(actors=ActorConfig(num_actors=1), pool=Own())
     assert ReplayDataModule(pool=Own()).pool is not None
+    # As the command line does, which writes the default out.
+    assert ReplayDataModule(exploration=EpsilonGreedy(), pool=Own()).pool is not None
+
+
+def test_a_replay_of_which_nothing_was_said_makes_room_for_an_experience():
+    own: Any = Replay
+    written_out = ReplayConfig(sampler=functools.partial(UniformSampler))  # by the command line
+    assert ReplayDataModule(replay=written_out, experience=own).has_own_experience
+    for said in (ReplayConfig(capacity=999), ReplayConfig(sampler=PrioritizedSampler)):
+        with pytest.raises(ConfigError, match=r"data\.replay would do nothing: leave it out"):
+            ReplayDataModule(replay=said, experience=own)

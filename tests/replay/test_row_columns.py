@@ -109,6 +109,7 @@ def test_rows_cross_the_ring_with_all_their_columns():
     [
         ({"frame": {"place": np.zeros((1, 2), np.float32)}}, "rows.frame.speed is missing"),
         ({"memory": {"hidden": np.zeros((1, 4), np.float32)}}, r"rows.memory.hidden is .*\[1, 4\]"),
+        ({"memory": None, "kind": np.zeros(1, np.uint8)}, "rows.memory.hidden is missing"),
     ],
 )
 def test_a_leaf_that_is_missing_or_of_another_shape_is_named(change: dict[str, Any], text: str):

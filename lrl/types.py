@@ -264,8 +264,8 @@ def leaves_from(prefix: str, columns: Mapping[str, Any]) -> Any:
 def _columns_of(rows: Rows | Batch) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, value in vars(rows).items():
-        if _has_leaves(value):
-            columns |= named(name, value)
+        if isinstance(value, dict):
+            columns |= named(name, value)  # pyright: ignore[reportUnknownArgumentType]
         elif value is not None:
             columns[name] = value
     return columns
@@ -306,33 +306,30 @@ class Rows:
         return _columns_of(self)
 
     def complete(self, expected: Mapping[str, Column]) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns that are expected, those that may be missing filled in.
+        """Return at least the columns that are expected, those that may be missing filled in.
 
         Memory may be missing where no policy was asked, in PREFIX and GAP rows.
 
         Raises:
             ValueError: One is missing that may not, or has another type or shape.
         """
-        given, count = self.columns(), len(self)
-        found: dict[str, npt.NDArray[Any]] = {}
+        columns, count = self.columns(), len(self.kind)
         for name, column in expected.items():
-            array, shape = given.get(name), (count, *column.shape)
+            array = columns.get(name)
             if array is None:
-                needed = column.missing is None
-                if name.startswith("memory") and (self.kind <= RowKind.BOUNDARY).any():
-                    needed = True
-                if needed:
+                was_asked = name.startswith("memory") and (self.kind <= RowKind.BOUNDARY).any()
+                if column.missing is None or was_asked:
                     raise ValueError(
-                        f"rows.{name} is missing, expected {column.dtype}{list(shape)}"
+                        f"rows.{name} is missing, expected {column.dtype}{[count, *column.shape]}"
                     )
-                array = column.filled(count)
-            elif array.dtype != column.type or array.shape != shape:
+                columns[name] = column.filled(count)
+            elif array.dtype != column.type or array.shape != (count, *column.shape):
                 raise ValueError(
                     f"rows.{name} is {array.dtype}{list(array.shape)}, expected "
-                    f"{column.dtype}{list(shape)}, as the environment's specification says"
+                    f"{column.dtype}{[count, *column.shape]}, as the environment's specification "
+                    "says"
                 )
-            found[name] = array
-        return found
+        return columns
 
     @classmethod
     def of(cls, columns: Mapping[str, npt.NDArray[Any]]) -> Rows:

@@ -221,7 +221,7 @@ class Streams:
             )
 
     def _append(self, rows: Rows) -> int:
-        carried = rows.complete(self.carried)
+        columns = rows.complete(self.carried)
         stream = rows.stream.astype(np.int64)
         number, added = self._number(stream)
         if self.before_overwriting is not None:
@@ -234,8 +234,8 @@ class Streams:
         pushed_out = self._flags[base + (number + 1) % self._ring]
         num_steps = int(np.count_nonzero(flags < BOUNDARY_FLAGS))
         self.num_steps += num_steps - int(np.count_nonzero(pushed_out < BOUNDARY_FLAGS))
-        for name, values in carried.items():
-            self._write(name, slot, values)
+        for name in self.carried:
+            self._write(name, slot, columns[name])
         self._action[slot] = rows.action
         self._reward[slot] = rows.reward
         self._flags[slot] = flags

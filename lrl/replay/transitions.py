@@ -43,6 +43,7 @@ class Transitions:
         self.n_step = n_step
         self.gamma = gamma
         self._both_stacks = np.arange(1 - frame_stack, 2)  # rows of a transition of one step
+        self._remembers = any(name.startswith("memory") for name in streams.carried)
         self._known: tuple[tuple[int, int], int] | None = None
 
     def samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
@@ -123,8 +124,8 @@ class Transitions:
             keys=torch.from_numpy(keys),
             action_mask=here.get("action_mask"),
             next_action_mask=there.get("action_mask"),
-            memory=leaves_from("memory", here) or None,
-            next_memory=leaves_from("memory", there) or None,
+            memory=leaves_from("memory", here) if self._remembers else None,
+            next_memory=leaves_from("memory", there) if self._remembers else None,
         )
 
     def _both(self, name: str, slots: IndexArray, stack: int) -> tuple[Tensor, Tensor]:

@@ -144,15 +144,15 @@ class ChunkWriter:
             StopRequested: The ring stayed full after the learner asked to stop.
             LearnerGone: The learner is gone.
         """
-        columns = tuple(rows.complete(self._expected).values())
+        columns = rows.complete(self._expected)
         count = len(rows)
         done = 0
         while done < count:
             slot = self._open_chunk()
             start = self._rows
             take = min(count - done, self._chunk_rows - start)
-            for target, source in zip(slot.columns, columns, strict=True):
-                target[start : start + take] = source[done : done + take]
+            for name, target in zip(self._expected, slot.columns, strict=True):
+                target[start : start + take] = columns[name][done : done + take]
             done += take
             self._rows = start + take
             self.counters["rows_produced"] += take

@@ -400,9 +400,9 @@ class Batch:
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         """Return the batch with a function of all that a GPU needs."""
-        fields: dict[str, Any] = {n: _each(v, function) for n, v in vars(self).items()}
-        fields["keys"] = self.keys
-        return Batch(**fields)
+        fields = {n: v for n, v in vars(self).items() if n != "keys"}
+        moved: dict[str, Any] = {name: _each(value, function) for name, value in fields.items()}
+        return Batch(keys=self.keys, **moved)
 
 
 def _split(value: Any, size: int) -> list[Any]:

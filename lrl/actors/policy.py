@@ -14,7 +14,7 @@ from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, write_vector
 from lrl.transport import WeightStore
-from lrl.types import Memory, Observation
+from lrl.types import Memory, Observation, leaves_of
 
 
 class NetworkPolicy(BehaviourPolicy):
@@ -55,11 +55,15 @@ class NetworkPolicy(BehaviourPolicy):
         try:
             with torch.inference_mode():
                 for layer in self._noisy:
-                    layer.sample_noise(len(observation) if self.noise_per_row else None)
+                    layer.sample_noise(self._rows(observation) if self.noise_per_row else None)
                 q = self.network.q_values(self._tensors(observation))
                 return Decision(q.float().cpu().numpy(), self.version)
         finally:
             _toggle(wrong)
+
+    @staticmethod
+    def _rows(observation: Observation) -> int:
+        return len(next(iter(leaves_of(observation).values())))
 
     def _tensors(self, observation: Observation) -> Any:
         if isinstance(observation, Mapping):

@@ -11,6 +11,7 @@ from lrl.callbacks.group import TornDownAlways
 from lrl.callbacks.metrics import log_metrics
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import Evaluates
+from lrl.preflight.trainer import check_evaluation_schedule
 from lrl.types import ConfigError
 
 DEFAULT_EVAL_PERIOD = 500
@@ -42,6 +43,7 @@ class PeriodicEvaluation(TornDownAlways, Evaluates):
         """Set the Trainer's schedule; an untrained network plays no sanity episodes."""
         if stage != "fit":
             return
+        check_evaluation_schedule(trainer)  # here too, since data of another making ask nothing
         if self.period_learner_steps == 0:
             self._replace(trainer, limit_val_batches=0)
             return

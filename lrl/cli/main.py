@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -182,8 +183,11 @@ class LrlCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Find the checkpoint to start from, before anything is built."""
         config = self.config[self.config["subcommand"]]
+        # Lightning has added the arguments of the Trainer's own method, such as ckpt_path.
+        parser = self._parser(self.config["subcommand"])
+        self.outcome.known = [action.dest for action in parser._actions]
         check_variables(self.config["subcommand"], self.outcome.known)
-        check_settings(self._parser(self.config["subcommand"]), config)
+        check_settings(parser, config)
         safety.check_values(config.as_dict())
         if config["data"]["exploration"] is None:  # as in files of before, which left it out
             parser = self._parser(self.config["subcommand"])
@@ -317,6 +321,13 @@ def _without_folder(given: Any) -> list[Logger]:
     return [] if has_folder else loggers
 
 
+def _leave_ranks() -> None:
+    """Let go of the other ranks: with gloo, torch may abort a process that ends without."""
+    group = torch.distributed
+    if group.is_available() and group.is_initialized() and group.get_backend() == "gloo":
+        group.destroy_process_group()
+
+
 def run() -> int:
     """Run the command line; return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM, ..."""
     configure_logging()
@@ -329,6 +340,7 @@ def run() -> int:
         sys.argv[1:] = with_paths(sys.argv[1:])  # in place: ranks are started with the same
         with ending.raising(), outcome.tidied():
             LrlCLI(outcome)
+        _leave_ranks()
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:
         print(f"lrl: error: {error}", file=sys.stderr)
         return 1

@@ -50,6 +50,7 @@ _WORDS = {
     "<class 'list'>": "a list",
     "<class 'tuple'>": "a list",
     "<class 'collections.abc.Iterable'>": "a list",
+    "<class 'collections.abc.Sequence'>": "a list, such as '[a, b]'",
     "dot import path string": "the path of a class",
 }
 

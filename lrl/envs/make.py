@@ -27,7 +27,8 @@ def kind_of(config: EnvConfig) -> EnvKind:
         factory = factory_of(config)
         if isinstance(factory, type) and issubclass(factory, EnvKind):
             config.refuse_unread(factory.reads, "whose kind does not read it")
-            return factory(config)
+            with blamed_on(f"{config.source} with env.kwargs {config.kwargs} cannot be made"):
+                return factory(config)
     module, _, name = KINDS[config.kind].rpartition(".")
     return getattr(import_module(module), name)(config)
 

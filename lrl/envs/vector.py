@@ -49,7 +49,7 @@ class StreamEnvs(ABC):
 
     Attributes:
         action_mask: The actions allowed in the current observations, `[num_envs, num_actions]`, at
-            least one in each; never overwritten by a later step. None without `spec.action_masks`.
+            least one in each; never overwritten by a later step. None without `spec.action.masks`.
         offers_masks: Whether the last reset brought masks, used or not.
         retired: Environments whose answers nobody needs until the next reset, `[num_envs]`, set by
             the caller; single environments are then not stepped and answer with zeros.

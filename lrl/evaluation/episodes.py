@@ -86,8 +86,9 @@ class EvaluationConfig:
             here = found.setting(name)
             if here != env.setting(name):
                 raise ConfigError(
-                    f"data.evaluation.env.{name} is {here}, but would do nothing: rewards are raw "
-                    "in evaluation, and lost lives end nothing; leave it out"
+                    f"data.evaluation.env.{name} is {here}, but would do nothing: it "
+                    "acts in training only (in evaluation rewards are raw, and lost lives end "
+                    "nothing); leave it out"
                 )
         return found
 
@@ -180,6 +181,11 @@ def run_episodes(
         check: Called before every step; may raise to stop early.
         num_threads: Threads that step Atari games; results do not depend on them.
     """
+    if not hasattr(policy, "begin"):
+        raise TypeError(
+            f"policy is {policy!r:.100}, but must be a behaviour policy: wrap a function in "
+            "lrl.actors.actor.FunctionPolicy"
+        )
     parts = []
     is_limited = kind_of(env).frames_limit is not None
     for start in range(0, len(seeds), _MAX_ENVIRONMENTS):

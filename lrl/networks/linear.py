@@ -1,6 +1,7 @@
 """A linear layer whose large float32 products a learner on a CPU leaves to oneDNN.
 
-`lrl bench` measures what that gains, and where it gains nothing any more this file can go.
+`python -m benchmark.parts.learner` measures what that gains, and where it gains nothing any more
+this file can go.
 """
 
 from __future__ import annotations

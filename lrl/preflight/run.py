@@ -96,6 +96,7 @@ def check_run(
     if settings.get("compile_loss"):
         check_compiler(trainer.strategy.root_device)
     if data is None:
+        check_callbacks(trainer, num_actors=0, needs_priorities=False)
         return
     actors, ranks = data.actors, trainer.num_devices
     if data.inference is not None:

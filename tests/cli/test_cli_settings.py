@@ -234,12 +234,18 @@ def test_a_variable_of_the_environment_is_a_setting_that_files_and_arguments_ove
     monkeypatch.setenv("LRL_FIT__DATA__REPLAY__N_STEP", "7")
     monkeypatch.setenv("LRL_FIT__DATA__REPLAY__CAPACITY", "7")  # base.yaml has another
     monkeypatch.setenv("LRL_FIT__TRAINER__MAX_EPOCHS", "7")
+    monkeypatch.setenv("LRL_FIT__CKPT_PATH", "7.ckpt")
     given = ["--config", "base.yaml", "--trainer.max_epochs", "3"]
     code, printed, err = command("fit", *given, "--print_config")
     assert code in (None, 0), err
     config = yaml.safe_load(printed)
     assert (config["data"]["replay"]["n_step"], config["data"]["replay"]["capacity"]) == (7, 2000)
     assert config["trainer"]["max_epochs"] == 3
+    assert config["ckpt_path"] == "7.ckpt"
+    code, _, err = command("fit", *given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "7.ckpt" in err  # there is no such file; the variable is a setting
+    monkeypatch.delenv("LRL_FIT__CKPT_PATH")
     monkeypatch.setenv("LRL_FIT__DATA__REPLAY__N_STEP", "many")
     code, _, err = command("fit", *given)
     assert (code, err.count("\n")) == (2, 1)

@@ -1,5 +1,6 @@
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -304,3 +305,9 @@ def test_seeds_of_validation_test_and_training_never_meet():
 def test_a_wrong_setting_is_named_with_its_value(name: str, value):
     with pytest.raises(ConfigError, match=rf"evaluation\.{name} .*{value}"):
         EvaluationConfig(**{name: value})
+
+
+def test_a_function_is_told_how_to_become_a_policy():
+    function: Any = best_in_identity
+    with pytest.raises(TypeError, match=r"must be a behaviour policy: wrap a function in lrl"):
+        run_episodes(IDENTITY, function, [0], epsilon=0.0, max_frames=1)

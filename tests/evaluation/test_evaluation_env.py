@@ -98,7 +98,11 @@ def test_the_settings_that_differ_are_put_over_those_of_training(name: str):
         (PONG, {"atari": {"hue": 0}}, "atari.hue is no setting: there are frame_skip"),
         (PONG, {"atari": {"noop_max": "0"}}, "atari.noop_max is '0', but must be a whole number"),
         (PONG, {"max_episode_steps": 5}, "max_episode_steps is 5, but must be None for ALE/Pong"),
-        (PONG, {"reward_clip": None}, "reward_clip is None, but would do nothing: rewards are raw"),
+        (
+            PONG,
+            {"reward_clip": None},
+            "reward_clip is None, but would do nothing: it acts",
+        ),
         (
             PONG,
             {"atari": {"terminal_on_life_loss": True}},

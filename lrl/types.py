@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 Observation: TypeAlias = Any
-"""An array or a tensor; for Dict and Tuple spaces a mapping with one for each leaf."""
+"""An array or a tensor; for Dict spaces a dict with one for each leaf."""
 Memory: TypeAlias = Mapping[str, Any]
 """What a recurrent policy carries from step to step: arrays or tensors, one row an environment."""
 
@@ -261,6 +262,31 @@ def leaves_from(prefix: str, columns: Mapping[str, Any]) -> Any:
     return {n.removeprefix(start): c for n, c in columns.items() if n.startswith(start)}
 
 
+def whole_of(leaves: Mapping[str, Any]) -> Any:
+    """Undo `leaves_of`.
+
+    Example:
+        >>> whole_of({"": 3.0}), whole_of({"position": 3.0})
+        (3.0, {'position': 3.0})
+    """
+    return leaves[""] if "" in leaves else dict(leaves)
+
+
+def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
+    """Return a function of one value or several, taken of each leaf where they have leaves.
+
+    None stays None.
+
+    Example:
+        >>> map_leaves(max, 1, 2), map_leaves(max, {"a": 1, "b": 4}, {"a": 2, "b": 3})
+        (2, {'a': 2, 'b': 4})
+    """
+    first = values[0]
+    if _has_leaves(first):
+        return {name: function(*(value[name] for value in values)) for name in first}
+    return None if first is None else function(*values)
+
+
 def _columns_of(rows: Rows | Batch) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, value in vars(rows).items():
@@ -269,13 +295,6 @@ def _columns_of(rows: Rows | Batch) -> dict[str, Any]:
         elif value is not None:
             columns[name] = value
     return columns
-
-
-def _each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a function of an array, or of each leaf; None stays None."""
-    if _has_leaves(value):
-        return {name: function(leaf) for name, leaf in value.items()}
-    return None if value is None else function(value)
 
 
 @dataclass(frozen=True)
@@ -356,7 +375,7 @@ class Rows:
 
     def __getitem__(self, index: slice) -> Rows:
         """Return the rows of a slice, as views."""
-        return Rows(**{n: _each(v, lambda column: column[index]) for n, v in vars(self).items()})
+        return Rows(**{n: map_leaves(itemgetter(index), v) for n, v in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -401,7 +420,9 @@ class Batch:
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         """Return the batch with a function of all that a GPU needs."""
         fields = {n: v for n, v in vars(self).items() if n != "keys"}
-        moved: dict[str, Any] = {name: _each(value, function) for name, value in fields.items()}
+        moved: dict[str, Any] = {
+            name: map_leaves(function, value) for name, value in fields.items()
+        }
         return Batch(keys=self.keys, **moved)
 
 

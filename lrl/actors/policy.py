@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from lrl.actors.actor import BehaviourPolicy, Decision
@@ -14,7 +16,7 @@ from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, write_vector
 from lrl.transport import WeightStore
-from lrl.types import Memory, Observation, leaves_of
+from lrl.types import Memory, Observation, leaves_of, map_leaves
 
 
 class NetworkPolicy(BehaviourPolicy):
@@ -54,21 +56,17 @@ class NetworkPolicy(BehaviourPolicy):
         _toggle(wrong)
         try:
             with torch.inference_mode():
+                tensors = map_leaves(self._tensor, observation)
+                rows = len(next(iter(leaves_of(tensors).values()))) if self.noise_per_row else None
                 for layer in self._noisy:
-                    layer.sample_noise(self._rows(observation) if self.noise_per_row else None)
-                q = self.network.q_values(self._tensors(observation))
+                    layer.sample_noise(rows)
+                q = self.network.q_values(tensors)
                 return Decision(q.float().cpu().numpy(), self.version)
         finally:
             _toggle(wrong)
 
-    @staticmethod
-    def _rows(observation: Observation) -> int:
-        return len(next(iter(leaves_of(observation).values())))
-
-    def _tensors(self, observation: Observation) -> Any:
-        if isinstance(observation, Mapping):
-            return {name: self._tensors(leaf) for name, leaf in observation.items()}
-        return torch.from_numpy(observation).to(self.device)
+    def _tensor(self, leaf: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(leaf).to(self.device)
 
 
 def _toggle(modules: list[dict[str, Any]]) -> None:

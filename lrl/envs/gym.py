@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 from typing_extensions import override
@@ -23,9 +23,9 @@ from typing_extensions import override
 from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.kind import EnvKind, RenderedEnv
 from lrl.envs.protocols import GYMNASIUM
-from lrl.envs.vector import Bounds, EnvStep, StreamEnvs
+from lrl.envs.vector import Bounds, EnvStep, StreamEnvs, checked_leaves, quoted
 from lrl.parts import factory, safety
-from lrl.types import ConfigError, EnvSpec
+from lrl.types import ActionSpec, Column, ConfigError, EnvSpec, Observation, whole_of
 
 _KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
 
@@ -49,23 +49,45 @@ def spec_from_spaces(
     action_masks: bool = False,
 ) -> EnvSpec:
     """Describe an environment by its spaces; refuse spaces that lrl cannot handle."""
-    if not isinstance(observation_space, Box) or observation_space.dtype.kind not in "fiub":
-        raise ConfigError(
-            f"{name} has the observation space {observation_space}, but only Box with real numbers "
-            "is supported: add a wrapper such as gymnasium.wrappers.FlattenObservation to "
-            "env.wrappers."
-        )
+    boxes = _boxes(observation_space, name)
     if not isinstance(action_space, Discrete):
         raise ConfigError(
             f"{name} has the action space {action_space}, but only Discrete is supported."
         )
-    return EnvSpec.box(
-        observation_shape=observation_space.shape,
-        observation_dtype=_network_dtype(observation_space.dtype),
-        num_actions=int(action_space.n),
-        frame_stack=frame_stack,
-        action_masks=action_masks,
+    return EnvSpec(
+        observation={
+            leaf: Column(_network_dtype(box.dtype), box.shape[frame_stack > 1 :], frame_stack)
+            for leaf, box in boxes.items()
+        },
+        action=ActionSpec((int(action_space.n),), action_masks),
     )
+
+
+def _boxes(space: Space, owner: str) -> dict[str, Box]:
+    """Return the leaves of an observation space by name, "" for one that is no Dict.
+
+    They are sorted: what was saved under one order must not be read under another.
+    """
+    leaves = space.spaces if isinstance(space, Dict) else {"": space}
+    boxes = {
+        name: leaf
+        for name, leaf in leaves.items()
+        if isinstance(leaf, Box)
+        and leaf.dtype.kind in "fiub"
+        and isinstance(name, str)
+        and bool(name) == isinstance(space, Dict)
+    }
+    if not boxes or len(boxes) < len(leaves):
+        raise ConfigError(
+            f"{owner} has the observation space {space}, but only Box with real numbers is "
+            "supported, or a Dict of such by their names: add a wrapper such as "
+            "gymnasium.wrappers.FlattenObservation to env.wrappers."
+        )
+    return dict(sorted(boxes.items()))
+
+
+def _bounds(space: Space, owner: str) -> dict[str, Bounds]:
+    return {leaf: Bounds(box, leaf) for leaf, box in _boxes(space, owner).items()}
 
 
 def _first_action(action_space: Space) -> int:
@@ -118,30 +140,30 @@ class SingleEnvs(StreamEnvs):
         spec = spec_from_spaces(
             env.observation_space, env.action_space, name, frame_stack, action_masks
         )
-        assert isinstance(env.observation_space, Box)
-        super().__init__(spec, len(envs), Bounds(env.observation_space))
+        super().__init__(spec, len(envs), _bounds(env.observation_space, name))
         self._envs = list(envs)
         self._first_action = _first_action(env.action_space)
 
-    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
-        observation, mask = self._empty_observation(), self._empty_mask()
+    def _reset_envs(self, seeds: Sequence[int]) -> Observation:
+        leaves, mask = self._empty_leaves(), self._empty_mask()
         for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
             value, info = env.reset(seed=seed)
-            self._store(observation, index, value)
+            self._store(leaves, index, value)
             if mask is not None:
                 mask[index] = _read_mask(info, mask.shape[1:], f"environment {index}")
             self.offers_masks = "action_mask" in info
         self.action_mask = mask
-        return observation
+        return whole_of(leaves)
 
     def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
-        observation, mask = self._empty_observation(), self._empty_mask()
+        leaves, mask = self._empty_leaves(), self._empty_mask()
         reward = np.zeros(self.num_envs, np.float64)
         terminated, truncated, life_lost = np.zeros((3, self.num_envs), np.bool_)
         first = self._first_action
         for index, env in enumerate(self._envs):
             if self.retired[index]:
-                observation[index] = 0
+                for leaf in leaves.values():
+                    leaf[index] = 0
                 if mask is not None:
                     mask[index] = True
                 continue
@@ -152,28 +174,33 @@ class SingleEnvs(StreamEnvs):
                 if not (type(gain) in _NUMBERS and type(end) in _FLAGS and type(cut) in _FLAGS):
                     _check_scalars(index, reward=gain, terminated=end, truncated=cut)
                 reward[index], terminated[index], truncated[index] = gain, end, cut
-            self._store(observation, index, value)
+            self._store(leaves, index, value)
             if mask is not None:
                 mask[index] = _read_mask(info, mask.shape[1:], f"environment {index}")
         self.action_mask = mask
-        return EnvStep(observation, reward, terminated, truncated, life_lost)
+        return EnvStep(whole_of(leaves), reward, terminated, truncated, life_lost)
 
     def _close_envs(self) -> None:
         for env in self._envs:
             env.close()
 
-    def _empty_observation(self) -> npt.NDArray[np.generic]:
-        return np.empty((self.num_envs, *self.spec.observation_shape), self.spec.observation_dtype)
+    def _empty_leaves(self) -> dict[str, npt.NDArray[np.generic]]:
+        return {name: np.empty(shape, dtype) for name, (shape, dtype) in self._declared.items()}
 
     def _empty_mask(self) -> npt.NDArray[np.bool_] | None:
         if not self.spec.action.masks:
             return None
         return np.empty((self.num_envs, self.spec.num_actions), np.bool_)
 
-    def _store(self, observation: npt.NDArray[np.generic], index: int, value: object) -> None:
-        value = np.asarray(value)
-        _check_declared(value, self.spec.observation_shape, self.spec, f"Environment {index}")
-        observation[index] = value
+    def _store(
+        self, leaves: dict[str, npt.NDArray[np.generic]], index: int, observation: Observation
+    ) -> None:
+        whose = f"Environment {index}"
+        given = checked_leaves(observation, leaves, whose)
+        for name, array in leaves.items():
+            value = np.asarray(given[name])
+            _check_declared(value, array.shape[1:], array.dtype, whose, name)
+            array[index] = value
 
 
 class NativeVectorEnvs(StreamEnvs):
@@ -192,12 +219,11 @@ class NativeVectorEnvs(StreamEnvs):
             )
         observation_space, action_space = envs.single_observation_space, envs.single_action_space
         spec = spec_from_spaces(observation_space, action_space, name, action_masks=action_masks)
-        assert isinstance(observation_space, Box)
-        super().__init__(spec, envs.num_envs, Bounds(observation_space))
+        super().__init__(spec, envs.num_envs, _bounds(observation_space, name))
         self._envs = envs
         self._first_action = _first_action(action_space)
 
-    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+    def _reset_envs(self, seeds: Sequence[int]) -> Observation:
         seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
         observation, info = self._envs.reset(seed=seed)
         self.offers_masks = "action_mask" in info
@@ -225,22 +251,24 @@ class NativeVectorEnvs(StreamEnvs):
             shape = (self.num_envs, self.spec.num_actions)
             self.action_mask = _read_mask(info, shape, "the vector environment")
 
-    def _converted(self, observation: npt.ArrayLike) -> npt.NDArray[np.generic]:
-        value = np.asarray(observation)
-        shape = (self.num_envs, *self.spec.observation_shape)
-        _check_declared(value, shape, self.spec, "The vector environment")
-        return np.array(value, self.spec.observation_dtype)  # a copy: buffers may be reused
+    def _converted(self, observation: Observation) -> Observation:
+        whose, converted = "The vector environment", dict[str, npt.NDArray[Any]]()
+        given = checked_leaves(observation, self._declared, whose)
+        for name, (shape, dtype) in self._declared.items():
+            value = np.asarray(given[name])
+            _check_declared(value, shape, dtype, whose, name)
+            converted[name] = np.array(value, dtype)  # a copy: buffers may be reused
+        return whole_of(converted)
 
 
 def _check_declared(
-    value: npt.NDArray[Any], shape: tuple[int, ...], spec: EnvSpec, whose: str
+    value: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype, whose: str, leaf: str
 ) -> None:
-    dtype = spec.observation_dtype
     is_number = value.dtype.kind in "biuf"
     if value.shape != shape or not is_number or _network_dtype(value.dtype) != dtype:
         raise ValueError(
-            f"{whose}: the observation was declared {dtype} {shape}, but came as {value.dtype} "
-            f"{value.shape}."
+            f"{whose}: the observation{quoted(leaf)} was declared {dtype} {shape}, but came as "
+            f"{value.dtype} {value.shape}."
         )
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lrl.envs.config import EnvConfig
 from lrl.envs.protocols import CUSTOM
 from lrl.envs.vector import EnvStep, StreamEnvs
-from lrl.types import ConfigError
+from lrl.types import ConfigError, Observation
 
 
 class RenderedEnv(ABC):
@@ -27,7 +27,7 @@ class RenderedEnv(ABC):
     action_names: list[str]
     fps: float
 
-    def reset(self, seed: int) -> npt.NDArray[np.generic]:
+    def reset(self, seed: int) -> Observation:
         """Begin the episode of a seed and return its observation, `[1, *observation_shape]`."""
         return self.envs.reset([seed])
 

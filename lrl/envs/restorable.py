@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.envs.vector import EnvStep, StreamEnvs
+from lrl.types import Observation, leaves_of, map_leaves
 
 _log = logging.getLogger(__name__)
 
@@ -52,9 +53,7 @@ class RestorableEnvs(StreamEnvs):
             "environments": [recorded.state_dict() for recorded in self._recorded],
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any]
-    ) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.bool_]]:
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[Observation, npt.NDArray[np.bool_]]:
         """Bring each environment to where it was, in place of the first reset.
 
         One whose answers do not follow from seed and actions alone begins an episode instead, with
@@ -80,14 +79,14 @@ class RestorableEnvs(StreamEnvs):
         self._ended = self.ended
         self.action_mask = self._masks()
         self._check_mask(self._ended)
-        return np.stack([recorded.observation for recorded in self._recorded]), restarted
+        return self._observations(), restarted
 
-    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+    def _reset_envs(self, seeds: Sequence[int]) -> Observation:
         self._rng = np.random.default_rng([*seeds, 1])  # environments draw from their seed alone
         for recorded, seed in zip(self._recorded, seeds, strict=True):
             recorded.reset(seed)
         self.action_mask = self._masks()
-        return np.stack([recorded.observation for recorded in self._recorded])
+        return self._observations()
 
     def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
         steps = [
@@ -97,7 +96,7 @@ class RestorableEnvs(StreamEnvs):
             for index, recorded in enumerate(self._recorded)
         ]
         self.action_mask = self._masks()
-        return EnvStep(*map(np.concatenate, zip(*steps, strict=True)))
+        return EnvStep(*(map_leaves(_joined, *parts) for parts in zip(*steps, strict=True)))
 
     def _close_envs(self) -> None:
         for recorded in self._recorded:
@@ -105,6 +104,9 @@ class RestorableEnvs(StreamEnvs):
 
     def _new_seed(self) -> int:
         return int(self._rng.integers(self._first_seed, _SEEDS_END))
+
+    def _observations(self) -> Observation:
+        return map_leaves(_stacked, *(recorded.observation for recorded in self._recorded))
 
     def _masks(self) -> npt.NDArray[np.bool_] | None:
         masks: list[Any] = [recorded.envs.action_mask for recorded in self._recorded]
@@ -121,26 +123,28 @@ class _Recorded:
         self.envs = envs
         self.seed = 0
         self.actions = array("i")
-        self.observation: npt.NDArray[np.generic] = np.zeros(0)
+        self.observation: Observation = None
         self.checksum = 0
         self.reward = 0.0
         self.ended = False
 
     def reset(self, seed: int) -> None:
         self.seed, self.actions, self.reward, self.ended = seed, array("i"), 0.0, False
-        self.observation = self.envs._reset_envs([seed])[0]
-        self.checksum = zlib.crc32(self.observation.tobytes())
+        self.observation = _only(self.envs._reset_envs([seed]))
+        self.checksum = _checksum(self.observation)
 
     def begin(self, seed: int) -> EnvStep:
         self.reset(seed)
         nothing = np.zeros(1, np.bool_)
-        return EnvStep(self.observation[None], np.zeros(1), nothing, nothing, nothing)
+        return EnvStep(
+            map_leaves(_stacked, self.observation), np.zeros(1), nothing, nothing, nothing
+        )
 
     def step(self, action: int) -> EnvStep:
         step = self.envs._step_envs(np.array([action]), np.array([self.ended]))
         self.actions.append(action)
-        self.observation = step.observation[0]
-        self.checksum = zlib.crc32(self.observation.tobytes(), self.checksum)
+        self.observation = _only(step.observation)
+        self.checksum = _checksum(self.observation, self.checksum)
         self.reward += float(step.reward[0])
         self.ended = bool(step.terminated[0] or step.truncated[0])
         return step
@@ -164,4 +168,26 @@ class _Recorded:
             return False
         same = (self.reward, self.ended) == (state["reward"], state["ended"])
         same &= self.checksum == state["checksum"]
-        return same and np.array_equal(self.observation, state["observation"])
+        own, saved = leaves_of(self.observation), leaves_of(state["observation"])
+        same &= own.keys() == saved.keys()
+        return same and all(np.array_equal(own[name], saved[name]) for name in own)
+
+
+def _joined(*parts: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    return np.concatenate(parts)
+
+
+def _stacked(*leaves: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    return np.stack(leaves)
+
+
+def _only(observations: Observation) -> Observation:
+    """Return the observation of the only environment."""
+    return map_leaves(lambda leaf: leaf[0], observations)
+
+
+def _checksum(observation: Observation, before: int = 0) -> int:
+    """Return a checksum of an observation and of what came before."""
+    for _, leaf in sorted(leaves_of(observation).items()):
+        before = zlib.crc32(leaf.tobytes(), before)
+    return before

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import multiprocessing
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
-from lrl.types import ConfigError, EnvSpec
+from lrl.types import ConfigError, EnvSpec, Observation, leaves_of
 
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
@@ -25,8 +25,9 @@ _LARGEST_REWARD = float(np.finfo(np.float32).max)
 class EnvStep(NamedTuple):
     """What the environments answered to one action each; all arrays are `[num_envs]`."""
 
-    observation: npt.NDArray[np.generic]
-    """`[num_envs, *observation_shape]`; never overwritten by a later step."""
+    observation: Observation
+    """`[num_envs, *observation_shape]`, one array or one for each leaf; no later step overwrites
+    it."""
     reward: npt.NDArray[np.float64]
     """Raw, never clipped."""
     terminated: npt.NDArray[np.bool_]
@@ -45,7 +46,7 @@ class StreamEnvs(ABC):
     Args:
         spec: Shape and type of observations, number of actions, whether there are masks.
         num_envs: Number of environments.
-        bounds: Warns of observations outside of their space; None does not.
+        bounds: Warn of observations outside of their spaces, by the names of leaves.
 
     Attributes:
         action_mask: The actions allowed in the current observations, `[num_envs, num_actions]`, at
@@ -55,7 +56,9 @@ class StreamEnvs(ABC):
             the caller; single environments are then not stepped and answer with zeros.
     """
 
-    def __init__(self, spec: EnvSpec, num_envs: int, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, spec: EnvSpec, num_envs: int, bounds: Mapping[str, Bounds] | None = None
+    ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs}, but must be at least 1.")
         self.spec = spec
@@ -63,13 +66,17 @@ class StreamEnvs(ABC):
         self.action_mask: npt.NDArray[np.bool_] | None = None
         self.offers_masks = False
         self.retired = np.zeros(num_envs, np.bool_)
-        self._bounds = bounds
+        self._bounds = dict(bounds or {})
+        self._declared = {
+            name: ((num_envs, *column.stacked_shape), column.type)
+            for name, column in spec.observation.items()
+        }
         self._ended: npt.NDArray[np.bool_] | None = None  # None before the first reset
         self._closed = False
 
     @abstractmethod
-    def _reset_envs(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
-        """Start a new episode everywhere and return the observations, as an array of its own.
+    def _reset_envs(self, seeds: Sequence[int]) -> Observation:
+        """Start a new episode everywhere and return the observations, as arrays of their own.
 
         Where the specification says that there are masks, this and `_step_envs` set `action_mask`,
         to an array of its own too.
@@ -82,7 +89,7 @@ class StreamEnvs(ABC):
     def _close_envs(self) -> None:  # noqa: B027 (optional)
         """Release what the environments hold; called once."""
 
-    def reset(self, seeds: Sequence[int]) -> npt.NDArray[np.generic]:
+    def reset(self, seeds: Sequence[int]) -> Observation:
         """Start a new episode in every environment, from one seed (0 or more) for each."""
         self._check_open()
         seeds = [int(seed) for seed in seeds]
@@ -153,21 +160,24 @@ class StreamEnvs(ABC):
                 )
         return actions.astype(np.int64)
 
-    def _check_observation(self, observation: npt.NDArray[np.generic]) -> None:
-        expected = (self.num_envs, *self.spec.observation_shape)
-        if observation.shape != expected or observation.dtype != self.spec.observation_dtype:
-            raise ValueError(
-                f"Observations were declared {self.spec.observation_dtype} {expected}, but came as "
-                f"{observation.dtype} {observation.shape}."
-            )
-        if observation.dtype.kind == "f" and not np.isfinite(observation).all():
-            finite = np.isfinite(observation).reshape(self.num_envs, -1).all(axis=1)
-            index = int(finite.argmin())
-            raise ValueError(
-                f"Environment {index}: the observation is not finite: {observation[index]}."
-            )
-        if self._bounds is not None and not self._bounds.check(observation):
-            self._bounds = None
+    def _check_observation(self, observation: Observation) -> None:
+        leaves = checked_leaves(observation, self._declared, "The environments")
+        for name, (shape, dtype) in self._declared.items():
+            leaf = leaves[name]
+            if leaf.shape != shape or leaf.dtype != dtype:
+                raise ValueError(
+                    f"Observations{quoted(name)} were declared {dtype} {shape}, but came as "
+                    f"{leaf.dtype} {leaf.shape}."
+                )
+            if dtype.kind == "f" and not np.isfinite(leaf).all():
+                finite = np.isfinite(leaf).reshape(self.num_envs, -1).all(axis=1)
+                index = int(finite.argmin())
+                raise ValueError(
+                    f"Environment {index}: the observation{quoted(name)} is not finite: "
+                    f"{leaf[index]}."
+                )
+            if name in self._bounds and not self._bounds[name].check(leaf):
+                del self._bounds[name]
 
     def _check_mask(self, ended: npt.NDArray[np.bool_]) -> None:
         if self.action_mask is None:
@@ -207,6 +217,27 @@ class StreamEnvs(ABC):
             step.life_lost[ended] = False
 
 
+def checked_leaves(
+    observation: Observation, declared: Collection[str], whose: str
+) -> dict[str, Any]:
+    """Return the leaves of an observation by name; refuse others than those that are declared."""
+    leaves = leaves_of(observation)
+    if leaves.keys() != set(declared):
+        kinds = [
+            "one array" if "" in names else f"a dict of {sorted(names)}"
+            for names in (declared, leaves)
+        ]
+        raise ValueError(
+            f"{whose}: the observation was declared {kinds[0]}, but came as {kinds[1]}."
+        )
+    return leaves
+
+
+def quoted(leaf: str) -> str:
+    """Return the name of a leaf as a sentence has it after "the observation"."""
+    return f" {leaf!r}" if leaf else ""
+
+
 _log = logging.getLogger(__name__)
 
 _ANSWERS_LOOKED_AT = 100
@@ -223,16 +254,17 @@ class Bounds:
 
     Args:
         space: Declared by the environment.
+        name: Name of the leaf, for the warning.
     """
 
-    def __init__(self, space: Box) -> None:
+    def __init__(self, space: Box, name: str = "") -> None:
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # bounds are infinite, or nearly
             span = high - low
             slack = _TOLERANCE * np.where(np.isfinite(span), span, 1.0)
             self._low = (low - slack).astype(np.float32)
             self._high = (high + slack).astype(np.float32)
-        self._space = space
+        self._space, self._name = space, name
         self._looks_left = _ANSWERS_LOOKED_AT if _can_lie_outside(space) else 0
 
     def check(self, observation: npt.NDArray[np.generic]) -> bool:
@@ -248,10 +280,10 @@ class Bounds:
         low, high = (float(bound[tuple(place)]) for bound in (self._space.low, self._space.high))
         process = multiprocessing.current_process().name
         _log.warning(
-            "%sEnvironment %d: the observation holds %g at %s, outside of its space [%g, %g]; it "
+            "%sEnvironment %d: the observation%s holds %g at %s, outside of its space [%g, %g]; it "
             "is taken as it is (said once)",
             "" if process == "MainProcess" else f"{process}: ",
-            index, values[(index, *place)], place, low, high,
+            index, quoted(self._name), values[(index, *place)], place, low, high,
         )  # fmt: skip
         return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from lrl.functional.bootstrap import greedy_policy, masked, munchausen
 from lrl.networks.heads import BellmanTarget
 from lrl.networks.q_network import QNetwork
-from lrl.types import Batch, ConfigError, Observation
+from lrl.types import Batch, ConfigError, Observation, map_leaves
 
 
 class NextValues(NamedTuple):
@@ -155,12 +155,7 @@ def ask_target(rule: BootstrapRule, network: QNetwork, *batches: Batch) -> list[
 
 
 def _joined(parts: Sequence[Observation]) -> Observation:
-    """Return the rows of all parts one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], Mapping):
-        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
-    return torch.cat(list(parts))
+    return parts[0] if len(parts) == 1 else map_leaves(lambda *leaves: torch.cat(leaves), *parts)
 
 
 def _dealt_out(found: NextValues, sizes: Sequence[int]) -> list[NextValues]:

@@ -24,7 +24,7 @@ from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
 from lrl.preflight.settings import is_logging_step
-from lrl.types import Batch, ConfigError, EnvSpec
+from lrl.types import Batch, ConfigError, EnvSpec, Observation, map_leaves
 
 _log = logging.getLogger(__name__)
 
@@ -216,20 +216,21 @@ class DQN(L.LightningModule):
         if found and self.global_rank == 0:
             _log.warning("the checkpoint was trained and scored under other settings: %s", found)
 
-    def forward(self, observation: Tensor) -> Tensor:
+    def forward(self, observation: Observation) -> Tensor:
         """Return expected action values, `[batch, actions]`."""
         return self.online.q_values(observation)
 
     @torch.inference_mode()
-    def act(self, observation: Tensor, action_mask: Tensor | None = None) -> Tensor:
+    def act(self, observation: Observation, action_mask: Tensor | None = None) -> Tensor:
         """Return the greedy action of each observation, int64 `[batch]`.
 
         Args:
-            observation: `[batch, *observation_shape]`.
+            observation: `[batch, *observation_shape]`, one tensor or one for each leaf.
             action_mask: Bool `[batch, actions]`, True where allowed; None allows all.
         """
         mask = None if action_mask is None else action_mask.to(self.device)
-        return masked(self(observation.to(self.device)), mask).argmax(dim=-1)
+        here = map_leaves(lambda leaf: leaf.to(self.device), observation)
+        return masked(self(here), mask).argmax(dim=-1)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the `loss` of a `Batch`, and `keys` and `priorities` of its rows for the sampler.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.linear import Linear
-from lrl.types import ConfigError
+from lrl.types import ConfigError, Observation, map_leaves
 
 
 class Encoder(nn.Module, ABC):
@@ -22,7 +22,8 @@ class Encoder(nn.Module, ABC):
 
     Subclasses take `observation_shape` first; other arguments come from the configuration.
     They set `num_features`, and they receive float observations: uint8 ones are scaled to [0, 1]
-    before they arrive, and booleans are 0 and 1.
+    before they arrive, and booleans are 0 and 1. For a Dict space the shape is a dict of shapes,
+    and an observation a dict of tensors, by the names of its leaves.
     """
 
     num_features: int
@@ -30,16 +31,17 @@ class Encoder(nn.Module, ABC):
     """Whether images of bytes may arrive in torch's memory format channels last."""
 
     @abstractmethod
-    def encode(self, observation: Tensor) -> Tensor:
+    def encode(self, observation: Any) -> Tensor:
         """Return the features of float observations."""
 
-    def forward(self, observation: Tensor) -> Tensor:
+    def forward(self, observation: Observation) -> Tensor:
         """Return the features; uint8 observations are divided by 255 here and nowhere else."""
-        if observation.dtype == torch.uint8:
-            observation = scaled(observation, self.takes_channels_last)
-        elif observation.dtype == torch.bool:
-            observation = observation.to(torch.float32)
-        return self.encode(observation)
+        return self.encode(map_leaves(self._as_floats, observation))
+
+    def _as_floats(self, leaf: Tensor) -> Tensor:
+        if leaf.dtype == torch.uint8:
+            return scaled(leaf, self.takes_channels_last and leaf.dim() == 4)
+        return leaf.to(torch.float32) if leaf.dtype == torch.bool else leaf
 
 
 def scaled(observation: Tensor, takes_channels_last: bool) -> Tensor:
@@ -74,6 +76,7 @@ class MLPEncoder(Encoder):
         noisy_sigma: float = 0.5,
     ) -> None:
         super().__init__()
+        _check_array(observation_shape, "MLPEncoder")
         if not hidden_sizes or min(hidden_sizes) < 1:
             raise ConfigError(
                 f"encoder.hidden_sizes must hold at least one positive size, got {hidden_sizes}"
@@ -291,7 +294,17 @@ def _smallest_side(layers: Sequence[tuple[int, int, int]]) -> int:
     return side
 
 
+def _check_array(observation_shape: Any, name: str) -> None:
+    if isinstance(observation_shape, Mapping):
+        raise ConfigError(
+            f"encoder: {name} takes one array, but observations are a dict of "
+            f"{sorted(observation_shape)}: use your own encoder, or put "
+            "gymnasium.wrappers.FlattenObservation into env.wrappers"
+        )
+
+
 def _check_image(observation_shape: tuple[int, ...], name: str, side: int) -> None:
+    _check_array(observation_shape, name)
     if len(observation_shape) != 3 or min(observation_shape[1:]) < side:
         raise ConfigError(
             f"encoder: {name} needs observations of shape (channels, height, width), at least "

@@ -16,6 +16,7 @@ from lrl.evaluation.episodes import choose_actions
 from lrl.networks.heads import ReturnDistribution
 from lrl.networks.q_network import QNetwork
 from lrl.processes.interrupt import interrupt
+from lrl.types import Observation, map_leaves
 
 CUT_OFF = "cut off"
 """Ending of an episode that is stopped where it is."""
@@ -56,9 +57,10 @@ class FilmedPolicy:
         self.device = torch.device(device)
 
     @torch.inference_mode()
-    def __call__(self, observation: npt.NDArray[np.generic]) -> ActionValues:
+    def __call__(self, observation: Observation) -> ActionValues:
         """Return the values of the actions in one observation, `[1, *observation_shape]`."""
-        features = self.network.encoder(torch.from_numpy(observation).to(self.device))
+        tensors = map_leaves(lambda leaf: torch.from_numpy(leaf).to(self.device), observation)
+        features = self.network.encoder(tensors)
         q = _array(self.network.head.q_values(features))
         believed: ReturnDistribution | None = self.network.head.distribution(features)
         return ActionValues(q) if believed is None else ActionValues(q, *map(_array, believed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +207,21 @@ def test_a_dump_is_bounded(tmp_path, monkeypatch):
     content = torch.load(tmp_path / "batch_at_learner_step_7_rank_0.pt", weights_only=True)
     assert content["batch"]["action"].tolist() == [6, 0, 1]
     assert (content["rows"], content["rows_of_batch"]) == (3, 8)
+
+
+def test_leaves_are_dumped_by_their_names(tmp_path):
+    batch = batch_of(8)
+    leaves = {"image": batch.observation, "speed": batch.reward}
+    looking = NonFiniteGuard()
+    looking.folder = tmp_path
+    batch = replace(batch, observation=leaves, next_observation=leaves)
+    looking.remember(batch, torch.full((8,), math.nan), torch.tensor(math.nan))
+    with pytest.raises(NonFiniteLossError):
+        looking.check(7, [], torch.tensor(1.0))
+    content = torch.load(tmp_path / "batch_at_learner_step_7_rank_0.pt", weights_only=True)
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(content["batch"][f"observation.{name}"], leaf)
+        torch.testing.assert_close(content["batch"][f"next_observation.{name}"], leaf)
 
 
 def test_a_batch_that_cannot_be_written_hides_nothing(tmp_path, caplog):

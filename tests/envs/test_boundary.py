@@ -170,7 +170,7 @@ def test_only_the_first_answers_are_looked_at(caplog):
 def test_where_nothing_can_lie_outside_nothing_is_looked_at(space):
     envs = SingleEnvs([Answering(space=space, first=np.zeros(2, space.dtype))])
     envs.reset([0])
-    assert envs._bounds is None
+    assert not envs._bounds
 
 
 def test_bounds_as_wide_as_their_type_do_not_overflow(caplog):

@@ -189,7 +189,10 @@ def test_wrong_numbers_in_an_image_name_the_environment():
     ("observation_space", "action_space", "supported"),
     [
         (Discrete(5), Discrete(2), "only Box"),
-        (Dict(a=Box(0, 1, (1,))), Discrete(2), "only Box"),
+        (Dict(a=Box(0, 1, (1,)), b=Discrete(3)), Discrete(2), "only Box"),
+        (Dict(a=Dict(b=Box(0, 1, (1,)))), Discrete(2), "only Box"),
+        (Dict({"": Box(0, 1, (1,))}), Discrete(2), "only Box"),
+        (Dict(), Discrete(2), "only Box"),
         (Box(0, 1, (1,)), Box(0, 1, (1,)), "only Discrete"),
         (Box(0, 1, (1,)), MultiDiscrete([2, 2]), "only Discrete"),
     ],

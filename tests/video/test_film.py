@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from helpers.dict_envs import BothLeaves, Signals
 from helpers.filmed_envs import DIARY
 
 from lrl.actors.policy import NetworkPolicy
@@ -88,6 +89,17 @@ def test_an_episode_is_that_of_evaluation(env: EnvConfig, epsilon: float):
         end = film(env, network, seed, epsilon=epsilon, max_steps=400 // max(1, skip(env)))[-1]
         assert (end.total, end.step) == (episodes.returns[0], episodes.lengths[0])
         assert (end.ending == CUT_OFF) == episodes.timed_out[0]
+
+
+def test_an_episode_whose_observations_have_leaves_is_filmed():
+    env = EnvConfig(factory=Signals)
+    encoder = Recipe.of(BothLeaves, "encoder", BothLeaves)
+    head = Recipe.of(ScalarHead, "head", Head)
+    network = NetworkRecipe(make_spec(env), encoder, head).build()
+    policy = NetworkPolicy(network, noise=False)
+    episodes = run_episodes(env, policy, [4], epsilon=0.0, max_frames=400)
+    end = film(env, network, 4)[-1]
+    assert (end.total, end.step) == (episodes.returns[0], episodes.lengths[0])
 
 
 def skip(env: EnvConfig) -> int:

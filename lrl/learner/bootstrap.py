@@ -75,7 +75,8 @@ class DoubleBootstrap(BootstrapRule):
 
     def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
         """Return a target with the greedy policy of the online network."""
-        return greedy_target(batch, next_values.values, online.q_values(batch.next_observation))
+        next_q = online.q_values(batch.next_observation, batch.next_memory)
+        return greedy_target(batch, next_values.values, next_q)
 
 
 class MunchausenBootstrap(BootstrapRule):
@@ -144,12 +145,18 @@ def ask_target(rule: BootstrapRule, network: QNetwork, *batches: Batch) -> list[
         network: The target network.
         *batches: One or more.
     """
-    features = network.encoder(_joined([batch.next_observation for batch in batches]))
+    features, _ = network.features(
+        _joined([batch.next_observation for batch in batches]),
+        _joined([batch.next_memory for batch in batches]),
+    )
     if rule.needs_next_q:
         values, next_q = network.head.target_and_q_values(features)
     else:
         values, next_q = network.head.target_values(features), None
-    q = network.q_values(_joined([b.observation for b in batches])) if rule.needs_q else None
+    q = None
+    if rule.needs_q:
+        observations = _joined([batch.observation for batch in batches])
+        q = network.q_values(observations, _joined([batch.memory for batch in batches]))
     found = NextValues(values, next_q, q)
     return [found] if len(batches) == 1 else _dealt_out(found, [len(b.action) for b in batches])
 

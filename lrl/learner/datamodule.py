@@ -125,7 +125,10 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     @property
     def env_spec(self) -> EnvSpec:
-        """The environment's specification, read from the environment itself."""
+        """The environment's specification, read from the environment itself.
+
+        Once a run is set up it also says what the agent remembers.
+        """
         if self._env_spec is None:
             self._env_spec = make_spec(self.env)
         return self._env_spec
@@ -153,7 +156,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             return
         check_main_guard()
         settings = getattr(self._trainer().lightning_module, "hparams", {})
-        network = settings.get("encoder"), settings.get("head")
+        network = settings.get("encoder"), settings.get("core"), settings.get("head")
         check_parts(self.env, self.evaluation_env, self.exploration, *network)
         if (spec := gymnasium.registry.get(self.env.id)) is not None:
             check_parts(spec.entry_point, spec.vector_entry_point)
@@ -163,6 +166,9 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         check_evaluation(self._trainer(), self)
         if stage != "fit":
             return
+        module: Any = self._trainer().lightning_module
+        if hasattr(module, "with_memory"):  # rows, chunks and requests hold what it remembers
+            self._env_spec = module.with_memory(self.env_spec)
         with blamed_on("replay.sampler"):
             sampler = self.replay.sampler()
         settings = getattr(self._trainer().lightning_module, "hparams", {})

@@ -6,6 +6,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import lightning as L
@@ -19,12 +20,20 @@ from lrl.evaluation.episodes import Episodes
 from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap, NextValues
 from lrl.learner.updater import CompiledUpdater, EagerUpdater, Losses, Updater
-from lrl.networks import Encoder, Head, MLPEncoder, NetworkRecipe, QNetwork, ScalarHead
+from lrl.networks import (
+    Encoder,
+    Head,
+    MLPEncoder,
+    NetworkRecipe,
+    QNetwork,
+    RecurrentCore,
+    ScalarHead,
+)
 from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
 from lrl.preflight.settings import is_logging_step
-from lrl.types import Batch, ConfigError, EnvSpec, Observation, map_leaves
+from lrl.types import Batch, ConfigError, EnvSpec, Memory, Observation, map_leaves
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +65,8 @@ class DQN(L.LightningModule):
         compile_loss: Compile the loss with torch.compile, which pays for small networks and takes
             half a minute at the start (docs/speed.md).
         env_spec: The environment's specification; taken from the datamodule where not given.
+        core: From the encoder's number of features to a `RecurrentCore`, for agents that remember;
+            None remembers nothing.
     """
 
     online: QNetwork
@@ -79,6 +90,7 @@ class DQN(L.LightningModule):
         updates_per_step: int = 1,
         compile_loss: bool = False,
         env_spec: EnvSpec | None = None,
+        core: Callable[[int], RecurrentCore] | None = None,
     ) -> None:
         super().__init__()
         self.target_update_period_learner_steps = target_update_period_learner_steps
@@ -88,6 +100,7 @@ class DQN(L.LightningModule):
         self._check_settings()
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
+        self.core_recipe = core and Recipe.of(core, "model.core", RecurrentCore)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
         self.scheduler_recipe = lr_scheduler and Recipe.of(
             lr_scheduler, "model.lr_scheduler", torch.optim.lr_scheduler.LRScheduler
@@ -113,6 +126,7 @@ class DQN(L.LightningModule):
                 "updates_per_step": int(updates_per_step),
                 "compile_loss": bool(compile_loss),
                 "env_spec": self.env_spec and self.env_spec.as_dict(),
+                "core": self.core_recipe and self.core_recipe.as_dict(),
             },
             logger=False,
         )
@@ -152,7 +166,17 @@ class DQN(L.LightningModule):
         """How actors build the same network."""
         if self.env_spec is None:
             raise ConfigError("the network's sizes are not known before env_spec is")
-        return NetworkRecipe(self.env_spec, self.encoder_recipe, self.head_recipe)
+        return self._recipe(self.env_spec)
+
+    def with_memory(self, env_spec: EnvSpec) -> EnvSpec:
+        """Return an environment's specification with what the network remembers in it.
+
+        Replay and transport are made from it, before the network is.
+        """
+        return replace(env_spec, memory=self._recipe(env_spec).memory())
+
+    def _recipe(self, env_spec: EnvSpec) -> NetworkRecipe:
+        return NetworkRecipe(env_spec, self.encoder_recipe, self.head_recipe, self.core_recipe)
 
     def configure_model(self) -> None:
         """Build both networks once the environment's specification is known."""
@@ -165,8 +189,9 @@ class DQN(L.LightningModule):
             raise ConfigError(
                 "env_spec is not known: fit with a ReplayDataModule, or pass DQN(env_spec=...)"
             )
-        self.hparams["env_spec"] = self.env_spec.as_dict()
         self.online = self.network_recipe.build()
+        self.env_spec = replace(self.env_spec, memory=self.online.memory)
+        self.hparams["env_spec"] = self.env_spec.as_dict()
         rescaling = getattr(self.online.head, "value_rescaling", None)
         if self.bootstrap.adds_bonus and rescaling is not None:
             raise ConfigError(
@@ -216,21 +241,30 @@ class DQN(L.LightningModule):
         if found and self.global_rank == 0:
             _log.warning("the checkpoint was trained and scored under other settings: %s", found)
 
-    def forward(self, observation: Observation) -> Tensor:
-        """Return expected action values, `[batch, actions]`."""
-        return self.online.q_values(observation)
+    def forward(self, observation: Observation, memory: Memory | None = None) -> Tensor:
+        """Return expected action values, `[batch, actions]`; see `QNetwork` for the memory."""
+        return self.online.q_values(observation, memory)
 
     @torch.inference_mode()
-    def act(self, observation: Observation, action_mask: Tensor | None = None) -> Tensor:
+    def act(
+        self,
+        observation: Observation,
+        action_mask: Tensor | None = None,
+        memory: Memory | None = None,
+    ) -> Tensor:
         """Return the greedy action of each observation, int64 `[batch]`.
 
         Args:
             observation: `[batch, *observation_shape]`, one tensor or one for each leaf.
             action_mask: Bool `[batch, actions]`, True where allowed; None allows all.
+            memory: What an agent with a core remembers; to play on with one, take a
+                `NetworkPolicy`, which returns what it remembers next.
         """
-        mask = None if action_mask is None else action_mask.to(self.device)
-        here = map_leaves(lambda leaf: leaf.to(self.device), observation)
-        return masked(self(here), mask).argmax(dim=-1)
+        mask, observation, memory = (
+            map_leaves(lambda tensor: tensor.to(self.device), value)
+            for value in (action_mask, observation, memory)
+        )
+        return masked(self(observation, memory), mask).argmax(dim=-1)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the `loss` of a `Batch`, and `keys` and `priorities` of its rows for the sampler.
@@ -252,7 +286,8 @@ class DQN(L.LightningModule):
         """
         with torch.no_grad():
             target = self.bootstrap.target(batch, self.online, next_values)
-        td = self.online.head.td_loss(self.online(batch.observation), batch.action, target)
+        values = self.online(batch.observation, batch.memory)
+        td = self.online.head.td_loss(values, batch.action, target)
         return Losses((batch.weights * td.loss).mean(), td)  # importance weights act here only
 
     def look_at(self, batch: Batch, losses: Losses) -> None:
@@ -361,7 +396,8 @@ def batch_statistics(batch: Batch, online: QNetwork, losses: Losses) -> dict[str
     td = losses.td
     modes = [(module, module.training) for module in online.modules()]
     online.eval()  # batch norm and spectral norm would move, and noisy layers explore
-    best = masked(online.q_values(batch.observation), batch.action_mask).argmax(dim=1)
+    q = online.q_values(batch.observation, batch.memory)
+    best = masked(q, batch.action_mask).argmax(dim=1)
     for module, is_training in modes:
         module.training = is_training
     return {

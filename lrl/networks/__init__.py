@@ -1,4 +1,4 @@
-"""Parameters: encoders, heads and the Q-network made of them."""
+"""Parameters: encoders, recurrent cores, heads and the Q-network made of them."""
 
 from lrl.networks.categorical_head import CategoricalHead
 from lrl.networks.encoders import (
@@ -13,12 +13,14 @@ from lrl.networks.layers import NoisyLinear
 from lrl.networks.linear import Linear, onednn_products
 from lrl.networks.q_network import NetworkRecipe, QNetwork
 from lrl.networks.quantile_heads import ImplicitQuantileHead, QuantileHead
+from lrl.networks.recurrent import GRUCore, RecurrentCore
 
 __all__ = [
     "BellmanTarget",
     "CategoricalHead",
     "ConvEncoder",
     "Encoder",
+    "GRUCore",
     "Head",
     "ImpalaEncoder",
     "ImplicitQuantileHead",
@@ -29,6 +31,7 @@ __all__ = [
     "NoisyLinear",
     "QNetwork",
     "QuantileHead",
+    "RecurrentCore",
     "ReturnDistribution",
     "ScalarHead",
     "TDLoss",

@@ -1,8 +1,8 @@
-"""The Q-network: an encoder and a head."""
+"""The Q-network: an encoder and a head, and a recurrent core between them if there is one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,22 @@ from torch import Tensor, nn
 from lrl.networks.encoders import Encoder
 from lrl.networks.heads import Head
 from lrl.networks.layers import NoisyLinear
+from lrl.networks.recurrent import RecurrentCore
 from lrl.parts.recipe import Recipe, blamed_on
-from lrl.types import EnvSpec, Observation
+from lrl.types import Column, EnvSpec, Memory, Observation
 
 
 class QNetwork(nn.Module):
-    """From observations to action values; the learner, its target and every actor hold one."""
+    """From observations to action values; the learner, its target and every actor hold one.
 
-    def __init__(self, encoder: Encoder, head: Head) -> None:
+    With a recurrent core it needs what it remembers beside each observation: where that is asked
+    for below, it may be left out by networks without a core only.
+    """
+
+    def __init__(self, encoder: Encoder, head: Head, core: RecurrentCore | None = None) -> None:
         super().__init__()
         self.encoder = encoder
+        self.core = core
         self.head = head
         self._noisy = [part for part in self.modules() if isinstance(part, NoisyLinear)]
 
@@ -30,13 +36,37 @@ class QNetwork(nn.Module):
         """Whether a layer has noise of its own."""
         return bool(self._noisy)
 
-    def forward(self, observation: Observation) -> Any:
-        """Return the head's values, `[batch, actions, ...]` or a tuple."""
-        return self.head(self.encoder(observation))
+    @property
+    def memory(self) -> Mapping[str, Column]:
+        """What it remembers from step to step, a column for each value; empty without a core."""
+        return {} if self.core is None else self.core.memory
 
-    def q_values(self, observation: Observation) -> Tensor:
+    def features(
+        self, observation: Observation, memory: Memory | None = None
+    ) -> tuple[Tensor, Memory | None]:
+        """Return what the head gets, `[batch, features]`, and what is remembered from now on.
+
+        Raises:
+            ValueError: It has a core, but no memory was given.
+        """
+        features = self.encoder(observation)
+        if self.core is None:
+            return features, None
+        if memory is None:
+            raise ValueError(
+                f"a network with a {type(self.core).__name__} needs what it remembered before "
+                "the observations: give `batch.memory`, `batch.next_memory`, or what a policy's "
+                "`begin` returns"
+            )
+        return self.core(features, memory)
+
+    def forward(self, observation: Observation, memory: Memory | None = None) -> Any:
+        """Return the head's values, `[batch, actions, ...]` or a tuple."""
+        return self.head(self.features(observation, memory)[0])
+
+    def q_values(self, observation: Observation, memory: Memory | None = None) -> Tensor:
         """Return expected values to choose actions by, `[batch, actions]`."""
-        return self.head.q_values(self.encoder(observation))
+        return self.head.q_values(self.features(observation, memory)[0])
 
     def sample_noise(self) -> None:
         """Draw new noise in every noisy layer, from torch's global generator."""
@@ -51,14 +81,25 @@ class NetworkRecipe:
     env_spec: EnvSpec
     encoder: Recipe
     head: Recipe
+    core: Recipe | None = None
 
     def build(self) -> QNetwork:
         """Build the network with fresh random weights (torch's global generator)."""
         with blamed_on("model.encoder"):
             encoder: Encoder = self.encoder(self.env_spec.observation_shape)
+        with blamed_on("model.core"):
+            core: RecurrentCore | None = self.core and self.core(encoder.num_features)
+        features = encoder if core is None else core
         with blamed_on("model.head"):
-            head: Head = self.head(encoder.num_features, self.env_spec.num_actions)
-        return QNetwork(encoder, head)
+            head: Head = self.head(features.num_features, self.env_spec.num_actions)
+        return QNetwork(encoder, head, core)
+
+    def memory(self) -> Mapping[str, Column]:
+        """Return what the network remembers, without a change to torch's global generator."""
+        if self.core is None:
+            return {}
+        with torch.random.fork_rng(devices=[]):
+            return self.build().memory
 
 
 def vector_size(network: nn.Module) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,15 +56,24 @@ class FilmedPolicy:
     def __init__(self, network: QNetwork, device: torch.device | str = "cpu") -> None:
         self.network = copy.deepcopy(network).eval()
         self.device = torch.device(device)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was seen: an episode begins."""
+        columns = self.network.memory.items()
+        self._memory: Any = {name: self._tensor(column.filled(1)) for name, column in columns}
 
     @torch.inference_mode()
     def __call__(self, observation: Observation) -> ActionValues:
-        """Return the values of the actions in one observation, `[1, *observation_shape]`."""
-        tensors = map_leaves(lambda leaf: torch.from_numpy(leaf).to(self.device), observation)
-        features = self.network.encoder(tensors)
+        """Return the values of the actions in the next observation, `[1, *observation_shape]`."""
+        tensors = map_leaves(self._tensor, observation)
+        features, self._memory = self.network.features(tensors, self._memory)
         q = _array(self.network.head.q_values(features))
         believed: ReturnDistribution | None = self.network.head.distribution(features)
         return ActionValues(q) if believed is None else ActionValues(q, *map(_array, believed))
+
+    def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
 
 
 def film_episode(
@@ -89,6 +99,7 @@ def film_episode(
     """
     rng = np.random.default_rng([seed, 1])  # as in `run_episodes`
     observation = rendered.reset(seed)
+    policy.begin()
     total = reward = 0.0
     for count in range(max_steps):
         check()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lrl import DQN, ActorLearnerCallback, ReplayConfig
 from lrl.callbacks import NonFiniteGuard, NonFiniteLossError, PriorityUpdate, guard
-from lrl.networks import MLPEncoder
+from lrl.networks import GRUCore, MLPEncoder
 from lrl.replay import PrioritizedSampler
 from lrl.types import Batch
 
@@ -113,6 +113,16 @@ def test_the_batch_is_written_with_its_guilty_row_first(tmp_path, accelerator: s
     assert torch.isnan(content["row_loss"]).tolist() == [True] + 7 * [False]
     assert torch.isnan(content["batch"]["reward"]).tolist() == [True] + 7 * [False]
     assert content["batch"]["observation"].shape == (8, 4)
+
+
+def test_a_batch_with_memory_is_written_by_its_columns(tmp_path):
+    module = Diverging(core=functools.partial(GRUCore, hidden_size=5))
+    run = make_run(tmp_path, module=module, max_steps=40)
+    with pytest.raises(NonFiniteLossError, match="its batch is in"):
+        run.fit()
+    path = run.folder / "batch_at_learner_step_25_rank_0.pt"
+    batch = torch.load(path, weights_only=True)["batch"]
+    assert batch["memory.hidden"].shape == batch["next_memory.hidden"].shape == (8, 5)
 
 
 def test_gradients_that_are_not_finite_never_reach_the_weights(tmp_path):

@@ -136,11 +136,11 @@ class Faults:
 
     def __init__(self, network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
-        self._q_values = network.q_values
-        monkeypatch.setattr(network, "q_values", self)
+        self._features = network.features
+        monkeypatch.setattr(network, "features", self)
 
-    def __call__(self, observation: torch.Tensor) -> torch.Tensor:
+    def __call__(self, observation: torch.Tensor, memory: Any = None) -> Any:
         if self.left:
             self.left -= 1
             raise RuntimeError(f"the network is ill, {self.left} left")
-        return self._q_values(observation)
+        return self._features(observation, memory)

@@ -55,6 +55,7 @@ def test_it_holds_tensors_and_plain_types(checkpoint: tuple[DQN, Path]):
             "observation_shape": (2,), "observation_dtype": "float32", "num_actions": 2,
             "frame_stack": 1, "frame_skip": 1, "action_masks": False,
         },
+        "core": None,
     }  # fmt: skip
 
 

@@ -1,0 +1,228 @@
+"""Runs of an agent that remembers: replay holds what the policy remembered, and it learns."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from helpers.exact_runs import assert_same, outcome, saving_run
+from helpers.recall_env import RECALL
+from helpers.training_runs import (
+    AfterEachStep,
+    Run,
+    background,
+    make_run,
+    quiet,
+    small_agent,
+    small_data,
+    spy_on_rows,
+)
+
+from lrl import (
+    DQN,
+    ActorConfig,
+    ActorLearnerCallback,
+    EnvConfig,
+    EvaluationConfig,
+    InferenceConfig,
+    RateLimiterConfig,
+    ReplayConfig,
+)
+from lrl.actors.exploration import EpsilonGreedy
+from lrl.actors.policy import NetworkPolicy
+from lrl.evaluation.episodes import run_episodes
+from lrl.learner import DoubleBootstrap, MunchausenBootstrap
+from lrl.learner.agent import load_agent
+from lrl.networks import GRUCore
+from lrl.networks.q_network import read_vector
+from lrl.schedules import Linear
+from lrl.transport import WeightStore
+from lrl.types import RowKind, Rows
+
+pytestmark = quiet
+HIDDEN = 7
+
+
+def recurrent_agent(**settings: Any) -> DQN:
+    core = functools.partial(GRUCore, hidden_size=HIDDEN)
+    return small_agent(**{"core": core, **settings})
+
+
+def recall_data(truncate: bool = True, **settings: Any) -> Any:
+    """Truncated episodes: targets look at the memory of BOUNDARY rows."""
+    return small_data(env=EnvConfig(RECALL, {"truncate": truncate}), **settings)
+
+
+@pytest.fixture
+def received(monkeypatch) -> list[Rows]:
+    rows: list[Rows] = []
+    spy_on_rows(monkeypatch, lambda new: rows.append(copy.deepcopy(new)))
+    return rows
+
+
+def streams_of(received: list[Rows]) -> dict[int, list[dict[str, Any]]]:
+    """The rows of each stream in their order: the numbers by which keys of a batch name them."""
+    streams: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for rows in received:
+        columns = rows.columns()
+        columns.setdefault("memory.hidden", np.zeros((len(rows), HIDDEN), np.float32))
+        for index in range(len(rows)):
+            row = {name: column[index] for name, column in columns.items()}
+            streams[int(row["stream"])].append(row)
+    return streams
+
+
+@pytest.mark.parametrize("bootstrap", [DoubleBootstrap, MunchausenBootstrap])
+@pytest.mark.parametrize("updates", [1, 5])
+def test_batches_hold_what_the_policy_remembered_bit_for_bit(
+    tmp_path, monkeypatch, received, bootstrap, updates
+):
+    """The policy's memory is computed once more beside it, by the cell itself."""
+    remembered: list[np.ndarray] = []  # before each of the policy's calls
+    ended = np.zeros(2, np.bool_)
+    act = NetworkPolicy.__call__
+
+    def spied(self: NetworkPolicy, observation: Any, memory: Any = None) -> Any:
+        network: Any = self.network
+        with torch.inference_mode():
+            if not remembered:
+                remembered.append(np.zeros((2, HIDDEN), np.float32))
+            hidden = torch.from_numpy(remembered[-1])
+            after = network.core.cell(network.encoder(torch.from_numpy(observation)), hidden)
+        # Rows come after the call: an episode that ended in the last one begins anew after this.
+        if received:
+            ended[:] = received[-1].truncated & (received[-1].kind == RowKind.STEP)
+        remembered.append(np.where(ended[:, None], 0, after.numpy()).astype(np.float32))
+        return act(self, observation, memory)
+
+    batches: list[Any] = []
+    monkeypatch.setattr(NetworkPolicy, "__call__", spied)
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(5, 0, 0),
+        AfterEachStep(lambda trainer, batch: batches.extend(batch if updates > 1 else [batch])),
+        module=recurrent_agent(bootstrap=bootstrap, updates_per_step=updates),
+        data=recall_data(),
+        max_steps=40,
+    ).fit()
+    assert len(received) == len(remembered) - 1 > 40
+    for rows, before in zip(received, remembered, strict=False):
+        assert rows.memory is not None
+        np.testing.assert_array_equal(rows.memory["hidden"], before)
+    streams, bootstrapped = streams_of(received), 0
+    assert len(batches) == 40
+    for batch in batches:
+        for index, (stream, number) in enumerate(batch.keys.tolist()):
+            here, there = streams[stream][number], streams[stream][number + 1]
+            assert here["kind"] == RowKind.STEP
+            before, after = here["memory.hidden"], there["memory.hidden"]
+            np.testing.assert_array_equal(batch.memory["hidden"][index], before)
+            np.testing.assert_array_equal(batch.next_memory["hidden"][index], after)
+            bootstrapped += int(there["kind"] == RowKind.BOUNDARY and after.any())
+    assert bootstrapped > 20
+    assert run.module.env_spec == run.data.env_spec
+
+
+@pytest.mark.parametrize("inference", [None, InferenceConfig(groups_per_actor=2)])
+def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference):
+    """Each row's memory follows from the row before it, by the weights of that row's version."""
+    weights: dict[int, torch.Tensor] = {}
+    publish = WeightStore.publish
+
+    def spied(self: WeightStore, vector: Any, version: int) -> None:
+        weights[version] = torch.from_numpy(vector.copy())
+        publish(self, vector, version)
+
+    monkeypatch.setattr(WeightStore, "publish", spied)
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(5, 0, 0),
+        module=recurrent_agent(),
+        data=recall_data(actors=background(2, 2), inference=inference),
+        max_steps=100,
+    ).fit()
+    networks: dict[int, Any] = {}
+    for version, vector in weights.items():
+        networks[version] = run.module.network_recipe.build()
+        read_vector(networks[version], vector)
+    seen = versions = 0
+    for stream in streams_of(received).values():
+        for row, after in itertools.pairwise(stream):
+            hidden = torch.from_numpy(row["memory.hidden"])[None]
+            expected = torch.zeros_like(hidden)
+            if row["kind"] == RowKind.STEP:
+                network = networks[int(row["policy_version"])]
+                frame = torch.from_numpy(row["frame"])[None]
+                expected = network.core(network.encoder(frame), {"hidden": hidden})[0].detach()
+                seen += 1
+            else:
+                assert row["kind"] == RowKind.BOUNDARY
+                assert hidden.any()
+            np.testing.assert_allclose(
+                after["memory.hidden"], expected[0].numpy(), rtol=1e-4, atol=1e-6
+            )
+            versions = max(versions, int(row["policy_version"]))
+    assert seen > 100
+    assert versions > 5
+
+
+def recall(folder: Path, *, max_steps: int, seed: int = 0, **settings: Any) -> Run:
+    L.seed_everything(seed, verbose=False)
+    data = recall_data(
+        replay=ReplayConfig(capacity=300, batch_size=16, n_step=2), seed=seed, **settings
+    )
+    return saving_run(folder, recurrent_agent(), data, max_steps=max_steps, evaluate=25)
+
+
+def test_an_interrupted_run_equals_one_that_was_not(tmp_path):
+    expected = outcome(recall(tmp_path, max_steps=60).fit())
+    assert expected["pool"]["memory"]["hidden"].any()
+    first = recall(tmp_path, max_steps=31).fit()
+    second = recall(tmp_path, max_steps=60, seed=7).fit(first.checkpoint("last"))
+    assert_same(outcome(second), expected)
+
+
+def trained(folder: Path, steps: int, **agent: Any) -> Run:
+    L.seed_everything(0, verbose=False)
+    module = recurrent_agent(
+        **{
+            "core": functools.partial(GRUCore, hidden_size=32),
+            "optimizer": functools.partial(torch.optim.Adam, lr=3e-3),
+            "target_update_period_learner_steps": 20,
+            **agent,
+        }
+    )
+    data = recall_data(
+        truncate=False,
+        actors=ActorConfig(num_actors=0, envs_per_actor=8),
+        exploration=EpsilonGreedy(Linear(1.0, 0.1, 3000)),
+        replay=ReplayConfig(capacity=3000, batch_size=64, n_step=1, gamma=0.9),
+        rate=RateLimiterConfig(samples_per_insert=8.0, warm_up_env_steps=500),
+        evaluation=EvaluationConfig(episodes=50),
+    )
+    callback = ActorLearnerCallback(1, steps // 4, 0)
+    return make_run(folder, callback, module=module, data=data, max_steps=steps, seed=None).fit()
+
+
+def test_it_recalls_what_it_has_seen(tmp_path):
+    run = trained(tmp_path, 800)
+    assert run.callback.best_model_score == 1.0
+    agent = load_agent(run.checkpoint("best"))
+    settings = agent.evaluation()
+    episodes = run_episodes(
+        agent.env, agent.policy(), range(50),
+        epsilon=settings["epsilon"], max_frames=settings["max_frames_per_episode"],
+    )  # fmt: skip
+    assert episodes.returns.mean() == 1.0
+
+
+def test_without_memory_there_is_nothing_to_recall(tmp_path):
+    assert trained(tmp_path, 400, core=None).callback.best_model_score < 0.6

@@ -1,0 +1,137 @@
+"""A recurrent core between encoder and head, and what the network says of its memory."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.tiny_networks import FlatEncoder
+from torch import Tensor
+
+from lrl import DQN
+from lrl.actors.policy import NetworkPolicy
+from lrl.networks import GRUCore, MLPEncoder, NetworkRecipe, RecurrentCore, ScalarHead
+from lrl.parts.recipe import Recipe
+from lrl.types import Column, ConfigError, EnvSpec, Memory
+from lrl.video.film import FilmedPolicy
+
+HIDDEN = {"hidden": Column("float32", (5,))}
+
+
+@pytest.fixture
+def recipe(tiny_spec: EnvSpec) -> NetworkRecipe:
+    core = Recipe("lrl.networks.recurrent.GRUCore", {"hidden_size": 5})
+    recipe = NetworkRecipe(tiny_spec, Recipe.of(MLPEncoder), Recipe.of(ScalarHead), core)
+    return pickle.loads(pickle.dumps(recipe))
+
+
+def test_the_network_says_what_it_remembers_before_it_is_built(recipe: NetworkRecipe):
+    before = torch.get_rng_state()
+    assert recipe.memory() == HIDDEN
+    assert torch.equal(torch.get_rng_state(), before)
+    assert recipe.build().memory == HIDDEN
+
+
+def test_values_follow_from_observation_and_memory(recipe: NetworkRecipe):
+    network: Any = recipe.build()
+    observation, hidden = torch.randn(4, 2), torch.randn(4, 5)
+    features, after = network.features(observation, {"hidden": hidden})
+    expected = network.core.cell(network.encoder(observation), hidden)
+    assert torch.equal(features, expected)
+    assert torch.equal(after["hidden"], expected)
+    q = network.q_values(observation, {"hidden": hidden})
+    assert torch.equal(q, network.head.q_values(expected))
+    assert torch.equal(network(observation, {"hidden": hidden}), network.head(expected))
+    assert not torch.equal(q, network.q_values(observation, {"hidden": hidden + 1}))
+
+
+def test_a_memory_that_is_left_out_is_asked_for(recipe: NetworkRecipe):
+    with pytest.raises(ValueError, match="GRUCore needs what it remembered"):
+        recipe.build().q_values(torch.zeros(1, 2))
+
+
+def test_a_policy_goes_on_from_what_it_returned(recipe: NetworkRecipe):
+    network: Any = recipe.build()
+    policy = NetworkPolicy(network)
+    memory, hidden = policy.begin(3), torch.zeros(3, 5)
+    assert memory is not None
+    np.testing.assert_array_equal(memory["hidden"], hidden)
+    with torch.inference_mode():
+        for step in range(4):
+            observation = torch.full((3, 2), float(step))
+            decision = policy(observation.numpy(), memory)
+            hidden = network.core(network.encoder(observation), {"hidden": hidden})[0]
+            memory = decision.memory
+            assert memory is not None
+            assert memory["hidden"].dtype == np.float32
+            np.testing.assert_array_equal(memory["hidden"], hidden)
+            np.testing.assert_array_equal(decision.values, network.head.q_values(hidden))
+
+
+class Tally(RecurrentCore):
+    """Remembers how many observations there were, and their sum: two columns, one of integers."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.memory = {"count": Column("int64"), "sum": Column("float32", (num_features,))}
+
+    def forward(self, features: Tensor, memory: Mapping[str, Tensor]) -> tuple[Tensor, Memory]:
+        after = {"count": memory["count"] + 1, "sum": memory["sum"] + features}
+        return after["sum"] / after["count"][:, None], after
+
+
+def test_a_core_may_remember_several_things_of_any_type(tiny_spec: EnvSpec):
+    recipe = NetworkRecipe(
+        tiny_spec, Recipe.of(FlatEncoder), Recipe.of(ScalarHead), Recipe.of(Tally)
+    )
+    policy = NetworkPolicy(recipe.build())
+    memory = policy.begin(2)
+    for step in (1.0, 2.0, 3.0):
+        memory = policy(torch.full((2, 2), step).numpy(), memory).memory
+    assert memory is not None
+    assert {name: value.dtype.name for name, value in memory.items()} == {
+        name: column.dtype for name, column in recipe.memory().items()
+    }
+    assert memory["count"].tolist() == [3, 3]
+    assert memory["sum"].tolist() == [[6.0, 6.0]] * 2
+
+
+def test_a_filmed_policy_expects_what_the_policy_does(recipe: NetworkRecipe):
+    network = recipe.build()
+    policy, filmed = NetworkPolicy(network), FilmedPolicy(network)
+    for _ in range(2):
+        memory = policy.begin(1)
+        filmed.begin()
+        for step in range(3):
+            observation = np.full((1, 2), step, np.float32)
+            values, _, memory = policy(observation, memory)
+            np.testing.assert_array_equal(filmed(observation).q, values[0])
+
+
+def test_a_policy_without_a_core_remembers_nothing(tiny_spec: EnvSpec):
+    network = NetworkRecipe(tiny_spec, Recipe.of(MLPEncoder), Recipe.of(ScalarHead)).build()
+    policy = NetworkPolicy(network)
+    assert policy.begin(2) is None
+    assert policy(np.zeros((2, 2), np.float32)).memory is None
+
+
+def test_a_wrong_core_is_named(tiny_spec: EnvSpec):
+    with pytest.raises(ConfigError, match=r"core\.hidden_size must be at least 1, got 0"):
+        GRUCore(3, hidden_size=0)
+    wrong: Any = ScalarHead
+    with pytest.raises(ConfigError, match=r"model\.core must be a subclass"):
+        DQN(core=wrong, env_spec=tiny_spec)
+
+
+def test_the_agent_s_specification_has_what_it_remembers(tiny_spec: EnvSpec):
+    agent = DQN(core=GRUCore, env_spec=tiny_spec)
+    assert agent.env_spec is not None
+    assert agent.env_spec.memory == {"hidden": Column("float32", (128,))}
+    again = DQN(**agent.hparams)
+    assert again.network_recipe == agent.network_recipe
+    assert DQN(env_spec=agent.env_spec).network_recipe.env_spec == tiny_spec

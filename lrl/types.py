@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
 Observation: TypeAlias = Any
 """An array or a tensor; for Dict spaces a dict with one for each leaf."""
@@ -287,7 +288,7 @@ def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
     return None if first is None else function(*values)
 
 
-def _columns_of(rows: Rows | Batch) -> dict[str, Any]:
+def _columns_of(rows: Rows | _Tensors) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, value in vars(rows).items():
         if isinstance(value, dict):
@@ -378,8 +379,38 @@ class Rows:
         return Rows(**{n: map_leaves(itemgetter(index), v) for n, v in vars(self).items()})
 
 
+class _Tensors:
+    """What batches of transitions and of sequences have in common: tensors by name."""
+
+    keys: torch.Tensor
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that there are, by field, or by field and leaf."""
+        return _columns_of(self)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """Return the batch on a device, but for its keys (Lightning calls this to move batches)."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def split(self, size: int) -> list[Self]:
+        """Return the parts of so many each, as views."""
+        parts = {n: _split(v, size) for n, v in vars(self).items() if v is not None}
+        rows = zip(*parts.values(), strict=True)
+        return [type(self)(**dict(zip(parts, row, strict=True))) for row in rows]
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
+        # torch copies what is not contiguous through other memory.
+        return self._map(lambda tensor: tensor.contiguous().pin_memory())
+
+    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """Return the batch with a function of all that a GPU needs."""
+        fields: dict[str, Any] = {n: map_leaves(function, v) for n, v in vars(self).items()}
+        return type(self)(**{**fields, "keys": self.keys})
+
+
 @dataclass(frozen=True)
-class Batch:
+class Batch(_Tensors):
     """Transitions sampled from the replay buffer, ready for the network.
 
     `discount` is final: gamma**m for an m-step transition, 0 where the episode terminated, so
@@ -398,32 +429,36 @@ class Batch:
     memory: Memory | None = None  # remembered at `observation`
     next_memory: Memory | None = None  # and at `next_observation`
 
-    def columns(self) -> dict[str, torch.Tensor]:
-        """Return the tensors that there are, by field, or by field and leaf."""
-        return _columns_of(self)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Return the batch on a device, but for its keys (Lightning calls this to move batches)."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+@dataclass(frozen=True)
+class SequenceBatch(_Tensors):
+    """Windows of streams: rows as they followed each other, ready for the network.
 
-    def split(self, size: int) -> list[Batch]:
-        """Return the parts of so many rows each, as views."""
-        parts = {n: _split(v, size) for n, v in vars(self).items() if v is not None}
-        rows = zip(*parts.values(), strict=True)
-        return [Batch(**dict(zip(parts, row, strict=True))) for row in rows]
+    Behind a STEP comes a STEP or the BOUNDARY of its episode, whose observation is the next one;
+    what comes behind a BOUNDARY is of another episode. PREFIX rows have no observation of their
+    own. No row is lost within a window. As in `Batch`, `discount` is final, so that nothing
+    downstream knows gamma or n.
+    """
 
-    def pin_memory(self) -> Batch:
-        """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
-        # torch copies what is not contiguous through other memory.
-        return self._map(lambda tensor: tensor.contiguous().pin_memory())
+    kind: torch.Tensor  # uint8 [batch, time], of `RowKind`
+    observation: Observation  # [batch, time, *observation_shape]; of PREFIX rows anything
+    action: torch.Tensor  # int64 [batch, time]
+    reward: torch.Tensor  # float32 [batch, time], discounted n-step sum
+    discount: torch.Tensor  # float32 [batch, time]
+    next_row: torch.Tensor  # int64 [batch, time], the row at which the value is bootstrapped
+    learns: torch.Tensor  # bool [batch, time]: complete transitions, none before the burn-in ends
+    weights: torch.Tensor  # float32 [batch], importance weights
+    keys: torch.Tensor  # int64 [batch, 2], on the host: stream and number of the first row
+    action_mask: torch.Tensor | None = None  # bool [batch, time, actions], True where allowed
+    memory: Memory | None = None  # [batch, ...], remembered at the first row
 
-    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-        """Return the batch with a function of all that a GPU needs."""
-        fields = {n: v for n, v in vars(self).items() if n != "keys"}
-        moved: dict[str, Any] = {
-            name: map_leaves(function, value) for name, value in fields.items()
-        }
-        return Batch(keys=self.keys, **moved)
+    @property
+    def begins(self) -> torch.Tensor:
+        """Rows before which nothing is remembered, bool `[batch, time]`; the first row is none."""
+        ends = (self.kind == RowKind.BOUNDARY) | (self.kind == RowKind.PREFIX)
+        begins = ends.roll(1, dims=1)
+        begins[:, 0] = False
+        return begins
 
 
 def _split(value: Any, size: int) -> list[Any]:

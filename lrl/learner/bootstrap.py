@@ -17,42 +17,46 @@ from lrl.types import Batch, ConfigError, Observation, map_leaves
 
 
 class NextValues(NamedTuple):
-    """What the target network says of a batch, without gradient.
+    """What networks say of a batch, without gradient; the target network but for the last field.
 
     Attributes:
         values: What its head says of the next observations: `Head.target_values`.
         next_q: Expected values of the next observations, `[batch, actions]`; None where the rule
             does not need them.
         q: Expected values of the observations before them, `[batch, actions]`, or None likewise.
+        online_next_q: What the online network expects of the next observations,
+            `[batch, actions]`, or None likewise.
     """
 
     values: Any
     next_q: Tensor | None = None
     q: Tensor | None = None
+    online_next_q: Tensor | None = None
 
 
 class BootstrapRule(ABC):
     """Say what the value of an action is learnt from.
 
-    A rule gives a policy over next actions, never a number, and knows nothing of how values are
-    represented: so every head works with every rule.
+    A rule gives a policy over next actions, never a number, and knows neither how values are
+    represented nor how networks came to them: so every head works with every rule.
     """
 
     needs_next_q: ClassVar[bool] = False
     """Whether it looks at the target network's expected values of the next observations."""
     needs_q: ClassVar[bool] = False
     """Whether it looks at the target network's expected values of the observations themselves."""
+    needs_online_next_q: ClassVar[bool] = False
+    """Whether it looks at the online network's expected values of the next observations."""
     adds_bonus: ClassVar[bool] = False
     """Whether it adds to the values of next actions, which are then values, not rescaled ones."""
 
     @abstractmethod
-    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
+    def target(self, batch: Batch, next_values: NextValues) -> BellmanTarget:
         """Return what the batch is learnt from; called without gradient.
 
         Args:
             batch: The transitions.
-            online: The network that learns.
-            next_values: What the target network says of them.
+            next_values: What the networks say of them: at least what the rule needs.
         """
 
 
@@ -61,7 +65,7 @@ class MaxBootstrap(BootstrapRule):
 
     needs_next_q = True
 
-    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
+    def target(self, batch: Batch, next_values: NextValues) -> BellmanTarget:
         """Return a target with the greedy policy of the target network."""
         assert next_values.next_q is not None
         return greedy_target(batch, next_values.values, next_values.next_q)
@@ -73,10 +77,12 @@ class DoubleBootstrap(BootstrapRule):
     Reference: van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461, equation 4.
     """
 
-    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
+    needs_online_next_q = True
+
+    def target(self, batch: Batch, next_values: NextValues) -> BellmanTarget:
         """Return a target with the greedy policy of the online network."""
-        next_q = online.q_values(batch.next_observation, batch.next_memory)
-        return greedy_target(batch, next_values.values, next_q)
+        assert next_values.online_next_q is not None
+        return greedy_target(batch, next_values.values, next_values.online_next_q)
 
 
 class MunchausenBootstrap(BootstrapRule):
@@ -107,7 +113,7 @@ class MunchausenBootstrap(BootstrapRule):
         self.temperature = temperature
         self.clip = clip
 
-    def target(self, batch: Batch, online: QNetwork, next_values: NextValues) -> BellmanTarget:
+    def target(self, batch: Batch, next_values: NextValues) -> BellmanTarget:
         """Return a target with the softmax policy of the target network and both bonuses."""
         assert next_values.next_q is not None
         assert next_values.q is not None

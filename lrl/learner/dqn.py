@@ -285,7 +285,10 @@ class DQN(L.LightningModule):
             next_values: What the target network says of them.
         """
         with torch.no_grad():
-            target = self.bootstrap.target(batch, self.online, next_values)
+            if self.bootstrap.needs_online_next_q:
+                next_q = self.online.q_values(batch.next_observation, batch.next_memory)
+                next_values = next_values._replace(online_next_q=next_q)
+            target = self.bootstrap.target(batch, next_values)
         values = self.online(batch.observation, batch.memory)
         td = self.online.head.td_loss(values, batch.action, target)
         return Losses((batch.weights * td.loss).mean(), td)  # importance weights act here only

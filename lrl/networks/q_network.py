@@ -14,7 +14,7 @@ from lrl.networks.heads import Head
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.recurrent import RecurrentCore
 from lrl.parts.recipe import Recipe, blamed_on
-from lrl.types import Column, EnvSpec, Memory, Observation
+from lrl.types import Column, EnvSpec, Memory, Observation, SequenceBatch, map_leaves
 
 
 class QNetwork(nn.Module):
@@ -52,13 +52,30 @@ class QNetwork(nn.Module):
         features = self.encoder(observation)
         if self.core is None:
             return features, None
-        if memory is None:
-            raise ValueError(
-                f"a network with a {type(self.core).__name__} needs what it remembered before "
-                "the observations: give `batch.memory`, `batch.next_memory`, or what a policy's "
-                "`begin` returns"
-            )
-        return self.core(features, memory)
+        return self.core(features, self._known(memory))
+
+    def unroll(self, sequences: SequenceBatch) -> Tensor:
+        """Return what the head gets of every row of sequences, `[batch, time, features]`.
+
+        It remembers from row to row, and nothing where an episode begins. Gradients go through
+        what it remembers.
+
+        Raises:
+            ValueError: It has a core, but the sequences begin without a memory.
+        """
+        batch, time = sequences.kind.shape
+        features = self.encoder(map_leaves(lambda leaf: leaf.flatten(0, 1), sequences.observation))
+        features = features.unflatten(0, (batch, time))
+        if self.core is None:
+            return features
+        memory, begins = self._known(sequences.memory), sequences.begins
+        found: list[Tensor] = []
+        for step in range(time):
+            old = ~begins[:, step]
+            memory = map_leaves(lambda value, old=old: value * _beside(old, value), memory)
+            out, memory = self.core(features[:, step], memory)
+            found.append(out)
+        return torch.stack(found, dim=1)
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Any:
         """Return the head's values, `[batch, actions, ...]` or a tuple."""
@@ -72,6 +89,20 @@ class QNetwork(nn.Module):
         """Draw new noise in every noisy layer, from torch's global generator."""
         for layer in self._noisy:
             layer.sample_noise()
+
+    def _known(self, memory: Memory | None) -> Memory:
+        if memory is None:
+            raise ValueError(
+                f"a network with a {type(self.core).__name__} needs what it remembered before "
+                "the observations: give `batch.memory`, `batch.next_memory`, or what a policy's "
+                "`begin` returns"
+            )
+        return memory
+
+
+def _beside(rows: Tensor, value: Tensor) -> Tensor:
+    """Return one number for each row, to be multiplied with values of any shape."""
+    return rows.view(-1, *[1] * (value.ndim - 1))
 
 
 @dataclass(frozen=True)

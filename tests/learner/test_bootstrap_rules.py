@@ -28,7 +28,8 @@ def target_of(
     rule: BootstrapRule, batch: Batch, online: QNetwork, target: QNetwork
 ) -> BellmanTarget:
     (next_values,) = ask_target(rule, target, batch)
-    return rule.target(batch, online, next_values)
+    next_q = online.q_values(batch.next_observation)
+    return rule.target(batch, next_values._replace(online_next_q=next_q))
 
 
 def batch(**masks: torch.Tensor) -> Batch:

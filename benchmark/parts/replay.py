@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmark.arguments import count, output
 from lrl.bench.measure import Measurement, compared, table, write
-from lrl.replay import PrioritizedSampler, ReplayBuffer, Sampler, UniformSampler
+from lrl.replay import PrioritizedSampler, Replay, Sampler, UniformSampler
 from lrl.types import Column, EnvSpec, RowKind, Rows
 
 ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
@@ -77,10 +77,10 @@ def compare(named: dict[str, Callable[[int], object]], calls: int) -> dict[str, 
     return seconds
 
 
-def sample_and_update(buffer: ReplayBuffer, batch_size: int) -> None:
+def sample_and_update(buffer: Replay, batch_size: int) -> None:
     """Draw a batch and give its rows priorities, where the buffer takes any."""
     batch = buffer.sample(batch_size)
-    buffer.update_priorities(batch.keys, batch.reward.abs())
+    buffer.learnt(batch.keys, batch.reward.abs())
 
 
 def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -> list[Measurement]:
@@ -93,12 +93,12 @@ def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -
         spec: Of the rows.
     """
     buffers = {
-        kind: ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
+        kind: Replay(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
         for kind, sampler in SAMPLERS.items()
     }
     chunks = _chunks(spec)
     appends: dict[str, Callable[[int], object]] = {
-        name: lambda number, buffer=buffer: buffer.append(chunks[number % len(chunks)])
+        name: lambda number, buffer=buffer: buffer.add(chunks[number % len(chunks)])
         for name, buffer in buffers.items()
     }
     fill_calls = rows // CHUNK_ROWS + 1
@@ -130,11 +130,11 @@ def measure_growth(
     chunks = _chunks(spec)
     found: list[Measurement] = []
     for kind, sampler in SAMPLERS.items():  # one after the other: a million frames take 7 GB
-        buffers: dict[str, ReplayBuffer] = {}
+        buffers: dict[str, Replay] = {}
         for rows in sizes:
-            buffer = ReplayBuffer(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
+            buffer = Replay(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
             for number in range(rows // CHUNK_ROWS + 1):
-                buffer.append(chunks[number % len(chunks)])
+                buffer.add(chunks[number % len(chunks)])
             buffers[f"{rows:,} rows"] = buffer
         for n_step in (1, 3):
             for buffer in buffers.values():
@@ -157,9 +157,7 @@ def _rates(
     return compared(section, unit, rates, next(iter(rates)))
 
 
-def _sampling(
-    what: str, setting: str, buffers: dict[str, ReplayBuffer], calls: int
-) -> list[Measurement]:
+def _sampling(what: str, setting: str, buffers: dict[str, Replay], calls: int) -> list[Measurement]:
     """Time batches of 32 and 256 from buffers that take turns."""
     found: list[Measurement] = []
     for batch_size in (32, 256):

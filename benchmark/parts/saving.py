@@ -25,7 +25,7 @@ from benchmark.parts.replay import (
 )
 from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.checkpoints.saved_replay import load_replay
-from lrl.replay import PrioritizedSampler, RankSampler, ReplayBuffer, UniformSampler
+from lrl.replay import PrioritizedSampler, RankSampler, Replay, UniformSampler
 from lrl.types import EnvSpec, Rows
 
 SAMPLERS = {"uniform": UniformSampler, "prioritized": PrioritizedSampler, "rank": RankSampler}
@@ -35,7 +35,7 @@ def measure(
     folder: Path, rows: int, new_rows: int, sampler: str, spec: EnvSpec
 ) -> dict[str, float]:
     """Fill a buffer, save it twice and load it; return figures by name."""
-    buffer = ReplayBuffer(spec, rows, NUM_STREAMS, sampler=SAMPLERS[sampler]())
+    buffer = Replay(spec, rows, NUM_STREAMS, sampler=SAMPLERS[sampler]())
     rng = np.random.default_rng(0)
     firsts = range(0, 2 * EPISODE_ROWS, CHUNK_ROWS // NUM_STREAMS)
     chunks = [make_chunk(rng, first, spec) for first in firsts]
@@ -57,19 +57,19 @@ def measure(
         if step == 1:
             figures["megabytes_on_disk"] = sum(p.stat().st_size for p in folder.iterdir()) / 1e6
             _append(buffer, chunks, new_rows)
-    loaded = ReplayBuffer(spec, rows, NUM_STREAMS, sampler=SAMPLERS[sampler]())
+    loaded = Replay(spec, rows, NUM_STREAMS, sampler=SAMPLERS[sampler]())
     started = time.perf_counter()
     loaded.restore(load_replay(folder, loaded, {}, 2, "id2")["replay"])
     figures["load_seconds"] = time.perf_counter() - started
     return figures
 
 
-def _append(buffer: ReplayBuffer, chunks: list[Rows], rows: int) -> None:
+def _append(buffer: Replay, chunks: list[Rows], rows: int) -> None:
     for number in range(rows // CHUNK_ROWS):
-        buffer.append(chunks[number % len(chunks)])
+        buffer.add(chunks[number % len(chunks)])
 
 
-def _batches_per_second(buffer: ReplayBuffer, saver: ReplaySaver, least_seconds: float) -> float:
+def _batches_per_second(buffer: Replay, saver: ReplaySaver, least_seconds: float) -> float:
     """Draw batches of 32 for that long, or else while a save is written."""
     started, batches = time.perf_counter(), 0
     while saver.is_writing or time.perf_counter() - started < least_seconds:

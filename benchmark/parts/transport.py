@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmark.arguments import count, output
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.transport import ActorEnd, Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows
 
@@ -134,16 +134,16 @@ def run(num_rows: int) -> list[Result]:
     Args:
         num_rows: Rows of each measurement.
     """
-    replay = ReplayBuffer(ATARI, 8 * _KEPT_ROWS, num_streams=8)
+    replay = Replay(ATARI, 8 * _KEPT_ROWS, num_streams=8)
     for _ in range(16 * _KEPT_ROWS // 256):  # memory is handed out at its first use: fill it before
-        replay.append(_rows(256))
+        replay.add(_rows(256))
     array = _copy_into_array()
     return [
         measure_rows("array", num_rows, 64, 64, array),
         measure_rows("array", num_rows, 64, 8, array),
-        measure_rows("replay", num_rows, 64, 64, replay.append),
+        measure_rows("replay", num_rows, 64, 64, replay.add),
         measure_rows("array", num_rows, 256, 64, array),
-        measure_rows("replay", num_rows, 256, 64, replay.append),
+        measure_rows("replay", num_rows, 256, 64, replay.add),
         *measure_weights(),
     ]
 

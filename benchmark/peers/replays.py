@@ -20,7 +20,7 @@ from benchmark.arguments import count, duration, output, threads
 from benchmark.parts.replay import ATARI, CHUNK_ROWS, NUM_STREAMS, make_chunk
 from benchmark.turns import by_turns
 from lrl.bench.measure import Measurement, compared, table, write
-from lrl.replay import PrioritizedSampler, ReplayBuffer
+from lrl.replay import PrioritizedSampler, Replay
 
 _STEPS = 64  # vector steps of made-up play, over and over
 _EPISODE_STEPS = 500
@@ -84,19 +84,19 @@ class Lrl(Side):
     def build(self, capacity: int) -> None:
         """Make the buffer."""
         sampler = PrioritizedSampler(_ALPHA) if self.prioritized else None
-        self.buffer = ReplayBuffer(ATARI, capacity, NUM_STREAMS, sampler=sampler)
+        self.buffer = Replay(ATARI, capacity, NUM_STREAMS, sampler=sampler)
         firsts = range(0, 2 * _EPISODE_STEPS, CHUNK_ROWS // NUM_STREAMS)
         self.chunks = [make_chunk(self.rng, first) for first in firsts]
 
     def append(self, number: int) -> None:
         """Store a chunk."""
-        self.buffer.append(self.chunks[number % len(self.chunks)])
+        self.buffer.add(self.chunks[number % len(self.chunks)])
 
     def sample(self, batch_size: int) -> Any:
         """Draw a batch."""
         batch = self.buffer.sample(batch_size)
         if self.prioritized:
-            self.buffer.update_priorities(batch.keys, torch.as_tensor(self.priorities(batch_size)))
+            self.buffer.learnt(batch.keys, torch.as_tensor(self.priorities(batch_size)))
         return batch
 
 

@@ -28,7 +28,7 @@ from lrl.checkpoints.replay_manifest import (
 )
 from lrl.checkpoints.saved_replay import write_record
 from lrl.processes.memory import format_bytes
-from lrl.replay.buffer import ReplayBuffer
+from lrl.replay.replay import Replay
 from lrl.replay.streams import IndexArray
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class ReplaySaver:
         settings: Further settings that must be the same where the replay is restored.
     """
 
-    def __init__(self, folder: Path, replay: ReplayBuffer, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, replay: Replay, settings: dict[str, Any]) -> None:
         self._folder = folder
         self._replay = replay
         self._settings = {**replay.settings(), **settings}

@@ -20,13 +20,13 @@ from lrl.checkpoints.replay_manifest import (
     verify,
 )
 from lrl.envs.config import without_unused
-from lrl.replay.buffer import ReplayBuffer
+from lrl.replay.replay import Replay
 from lrl.replay.streams import IndexArray, Streams
 
 
 def load_replay(
     folder: Path,
-    replay: ReplayBuffer,
+    replay: Replay,
     settings: dict[str, Any],
     learner_step: int,
     saved_id: str,

@@ -39,7 +39,6 @@ from lrl.replay import (
     RateLimiter,
     RateLimiterConfig,
     Replay,
-    ReplayBuffer,
     ReplayConfig,
     Sampler,
     TrackingSampler,
@@ -214,22 +213,23 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             ) from error
 
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
-        buffer = ReplayBuffer(
+        if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
+            sampler.minimum_of_ranks = functools.partial(minimum_of_ranks, self._trainer())
+        on_gpu = self._trainer().strategy.root_device.type == "cuda"
+        return Replay(
             spec,
             self.replay.capacity,
             streams,
+            batch_size=self.replay.batch_size,
             n_step=self.replay.n_step,
             gamma=self.replay.gamma,
             sampler=sampler,
             seed=self.seed + 2**20 * self._trainer().global_rank,
             device=self.replay.device,
             memory_map=self.replay.memory_map,
+            pin_memory=on_gpu and self.replay.device == "cpu",
+            rank=self._trainer().global_rank,
         )
-        if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
-            sampler.minimum_of_ranks = functools.partial(minimum_of_ranks, self._trainer())
-        on_gpu = self._trainer().strategy.root_device.type == "cuda"
-        pins = on_gpu and self.replay.device == "cpu"
-        return Replay(buffer, self.replay.batch_size, pins, self._trainer().global_rank)
 
     def train_dataloader(self) -> ReplayDataset:
         """Return the one stream of batches."""

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from lrl.checkpoints.generators import generator_states, load_generator_states
 from lrl.learner.actor_pools import ActorPool, Delivery
 from lrl.learner.rollout_statistics import RolloutStatistics
-from lrl.replay import Experience, RateLimiter, Replay, ReplayBuffer
+from lrl.replay import Experience, RateLimiter, Replay
 from lrl.types import Batch, ConfigError, Rows
 
 _log = logging.getLogger(__name__)
@@ -95,14 +95,14 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         return self.experience.env_steps
 
     @property
-    def replay(self) -> ReplayBuffer:
-        """The replay buffer, where experience is kept in one."""
+    def replay(self) -> Replay:
+        """The replay, where that is the experience."""
         if not isinstance(self.experience, Replay):
             raise ConfigError(
                 f"data.experience is {type(self.experience).__name__}, which is no replay: leave "
                 "out what needs one (actor_learner.checkpoint_replay)"
             )
-        return self.experience.buffer
+        return self.experience
 
     @property
     def episodes(self) -> int:

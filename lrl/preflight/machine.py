@@ -18,7 +18,7 @@ from lrl.inference.requests import RequestLayout
 from lrl.preflight.cores import available_cores
 from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay import ReplayConfig, Sampler
-from lrl.replay.buffer import check_memory
+from lrl.replay.replay import check_memory
 from lrl.transport import ChunkLayout
 from lrl.types import ConfigError, EnvSpec
 

@@ -1,10 +1,10 @@
 """Replay: rows of streams are stored, transitions are sampled."""
 
-from lrl.replay.buffer import ReplayBuffer
 from lrl.replay.config import ReplayConfig
-from lrl.replay.experience import Experience, Replay
+from lrl.replay.experience import Experience
 from lrl.replay.prioritized import PrioritizedSampler, RankSampler
 from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
+from lrl.replay.replay import Replay
 from lrl.replay.samplers import NotEnoughRows, Sampler, TrackingSampler, UniformSampler
 from lrl.replay.streams import Streams
 from lrl.replay.transitions import Transitions
@@ -17,7 +17,6 @@ __all__ = [
     "RateLimiter",
     "RateLimiterConfig",
     "Replay",
-    "ReplayBuffer",
     "ReplayConfig",
     "Sampler",
     "Streams",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lrl.processes.memory import format_bytes
 from lrl.replay.device_copies import to_device
-from lrl.replay.storage import allocate
-from lrl.types import EnvSpec, RowKind, Rows
+from lrl.types import ConfigError, EnvSpec, RowKind, Rows
 
 # A row's flags in one byte, made so that one comparison tells the kind: 0 is a STEP row on which
 # nothing ended, and every STEP row is below BOUNDARY_FLAGS.
@@ -49,6 +54,9 @@ class Streams:
         num_streams: Streams, numbered from 0.
         device: Where it lives.
         memory_map: Folder of the file in which frames live instead.
+
+    Raises:
+        ConfigError: There is no such folder, no space for the file, or it cannot be written.
     """
 
     def __init__(
@@ -81,7 +89,7 @@ class Streams:
         """Places for rows; `slots` says which row lies where."""
         self._frames = spec.frame_columns()
         self._carried = {
-            name: allocate(
+            name: _allocate(
                 (slots, prod(column.shape)),
                 column.type,
                 self.device,
@@ -279,3 +287,37 @@ def keys_without(keys: IndexArray, others: IndexArray) -> IndexArray:
     numbers = max(keys[:, 1].max(initial=0), others[:, 1].max(initial=0)) + 1
     codes, known = keys @ (numbers, 1), others @ (numbers, 1)
     return keys[~np.isin(codes, known, assume_unique=True)]
+
+
+def _allocate(
+    shape: tuple[int, ...], dtype: np.dtype, device: torch.device, folder: str | None
+) -> Tensor:
+    """Allocate without writing: the system hands out pages as rows arrive."""
+    if folder is not None:
+        return torch.from_numpy(_mapped(shape, dtype, Path(folder)))
+    if device.type == "cpu":
+        return torch.from_numpy(np.empty(shape, dtype))  # numpy asks for huge pages, torch does not
+    return torch.empty(shape, dtype=getattr(torch, dtype.name), device=device)
+
+
+def _mapped(shape: tuple[int, ...], dtype: np.dtype, folder: Path) -> npt.NDArray[Any]:
+    """Map a file that has no name, and so goes with the process, however that ends."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"replay.memory_map is {folder}, but there is no such folder: make it, or set "
+            "memory_map to null to keep frames in memory"
+        )
+    needed = prod(shape) * dtype.itemsize
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk would end the process (SIGBUS)
+                os.posix_fallocate(file.fileno(), 0, needed)
+            file.truncate(needed)
+            return np.memmap(file, dtype, "r+", shape=shape)
+    except OSError as error:
+        free = shutil.disk_usage(folder).free
+        raise ConfigError(
+            f"replay.memory_map needs {format_bytes(needed)} in {folder}, where "
+            f"{format_bytes(free)} are free: lower replay.capacity, or choose another folder "
+            f"({error.strerror})"
+        ) from error

@@ -350,7 +350,7 @@ def test_accumulated_counts_are_exact_above_float32(tmp_path):
     class Offset(L.Callback):
         def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
             assert run.data.dataset is not None
-            run.data.dataset.replay.env_steps_inserted = offset
+            run.data.dataset.replay.env_steps = offset
 
     run.trainer.callbacks.insert(0, Offset())  # pyright: ignore[reportAttributeAccessIssue]
     run.fit()

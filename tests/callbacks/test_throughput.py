@@ -19,7 +19,7 @@ from lrl.learner.actor_pools import ActorPool, Delivery, Episode, PoolCounts
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.networks import QNetwork
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.types import EnvSpec, RowKind, Rows
 
 pytestmark = quiet
@@ -105,7 +105,7 @@ class Others(L.Callback):
         self.batches_per_row = batches_per_row
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
-        dataset_of(trainer).replay.env_steps_inserted = RESUMED
+        dataset_of(trainer).replay.env_steps = RESUMED
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -120,17 +120,17 @@ def logged(folder: Any, monkeypatch: Any, accumulated: int = 1) -> list[dict[str
 
     A batch of 8 costs two environment steps at 4 samples a step, after 20 to warm up.
     """
-    clock, sample, make_spec = Clock(), ReplayBuffer.sample, ReplayDataModule.env_spec.fget
+    clock, sample, make_spec = Clock(), Replay.sample, ReplayDataModule.env_spec.fget
     assert make_spec is not None
 
-    def slow_sample(self: ReplayBuffer, *args: Any) -> Any:
+    def slow_sample(self: Replay, *args: Any) -> Any:
         clock.now += SAMPLE[clock.row]
         return sample(self, *args)
 
     def env_spec(self: ReplayDataModule) -> EnvSpec:
         return replace(make_spec(self), frame_skip=4)
 
-    monkeypatch.setattr(ReplayBuffer, "sample", slow_sample)
+    monkeypatch.setattr(Replay, "sample", slow_sample)
     monkeypatch.setattr(ReplayDataModule, "env_spec", property(env_spec))
 
     def start_pool(self: ReplayDataModule, dataset: ReplayDataset) -> ActorPool:

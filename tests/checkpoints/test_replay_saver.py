@@ -20,7 +20,7 @@ from lrl.checkpoints import atomic_files
 from lrl.checkpoints import replay_saver as saver_module
 from lrl.checkpoints.replay_manifest import HashedFile, Manifest, SavedReplayError, read_manifest
 from lrl.checkpoints.replay_saver import ReplaySaver
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +28,12 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
-def saved_twice(folder: Path) -> tuple[ReplaySaver, ReplayBuffer, Feed, list[dict[str, Any]]]:
+def saved_twice(folder: Path) -> tuple[ReplaySaver, Replay, Feed, list[dict[str, Any]]]:
     """Save after 60 rows and after 90; return what each save holds."""
     buffer, feed, expected = make_buffer(), Feed(0), []
     saver = ReplaySaver(folder, buffer, {})
     for step, rows in ((1, 60), (2, 30)):
-        buffer.append(feed.rows(rows))
+        buffer.add(feed.rows(rows))
         save(saver, step)
         expected.append(contents(buffer))
     return saver, buffer, feed, expected
@@ -223,7 +223,7 @@ def kills(folder: Path) -> Iterator[int]:
     for survives in range(1000):
         shutil.rmtree(folder, ignore_errors=True)
         saver, buffer, feed, expected = saved_twice(folder)
-        buffer.append(feed.rows(45))
+        buffer.add(feed.rows(45))
         expected.append(contents(buffer))
         with pytest.MonkeyPatch.context() as patch:
             killer = Killer(patch, survives)
@@ -253,7 +253,7 @@ def test_the_next_run_in_the_folder_clears_away_what_a_killed_one_left(tmp_path)
         newest = folder / f"manifest-{3 if done else 2}.json"
         manifest = read_manifest(newest)
         buffer = make_buffer()
-        buffer.append(Feed(5).rows(20))
+        buffer.add(Feed(5).rows(20))
         copy = tmp_path / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(folder, copy)
@@ -275,7 +275,7 @@ def test_a_full_disk_keeps_the_saves_before_and_the_next_one_works(
 ):
     saver, buffer, feed, expected = saved_twice(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    buffer.append(feed.rows(45))
+    buffer.add(feed.rows(45))
     whole, left = HashedFile.write, [writes]
 
     def write(file: HashedFile, data: Any) -> None:
@@ -330,13 +330,13 @@ class HeldWriter:
 
 def test_appending_waits_only_where_a_row_is_still_to_be_written(tmp_path, monkeypatch):
     buffer, feed = make_buffer(num_streams=1), Feed(0, num_streams=1)
-    buffer.append(feed.rows(80))
+    buffer.add(feed.rows(80))
     saver, writer = ReplaySaver(tmp_path, buffer, {}), HeldWriter(monkeypatch)
     take(saver, 1)
     expected = contents(buffer)
     saver.start()
-    buffer.append(feed.rows(20))  # fills the ring: nothing is overwritten
-    appended = in_background(buffer.append, feed.rows(15))
+    buffer.add(feed.rows(20))  # fills the ring: nothing is overwritten
+    appended = in_background(buffer.add, feed.rows(15))
     writer.go.release()
     while writer.records < 1:
         threading.Event().wait(0.001)
@@ -346,7 +346,7 @@ def test_appending_waits_only_where_a_row_is_still_to_be_written(tmp_path, monke
     writer.go.release(100)
     saver.finish()
     assert_holds_one_stream(tmp_path, expected)
-    buffer.append(feed.rows(500))  # nothing is waited for
+    buffer.add(feed.rows(500))  # nothing is waited for
 
 
 def assert_holds_one_stream(folder: Path, expected: dict[str, Any]) -> None:
@@ -357,7 +357,7 @@ def assert_holds_one_stream(folder: Path, expected: dict[str, Any]) -> None:
 
 def test_a_save_that_fails_lets_appending_go_on(tmp_path, monkeypatch, caplog):
     buffer, feed = make_buffer(), Feed(0)
-    buffer.append(feed.rows(200))
+    buffer.add(feed.rows(200))
     saver = ReplaySaver(tmp_path, buffer, {})
     reached, fail = threading.Event(), threading.Event()
 
@@ -370,7 +370,7 @@ def test_a_save_that_fails_lets_appending_go_on(tmp_path, monkeypatch, caplog):
     take(saver, 1)
     saver.start()
     assert reached.wait(60)
-    appended = in_background(buffer.append, feed.rows(50))
+    appended = in_background(buffer.add, feed.rows(50))
     fail.set()
     appended.result(60)
     saver.finish()
@@ -388,7 +388,7 @@ def test_what_was_deleted_meanwhile_is_saved_again(tmp_path, caplog, gone):
     for path in folder.glob("rows-*"):
         path.unlink()
     for step in (3, 4):
-        buffer.append(feed.rows(5))
+        buffer.add(feed.rows(5))
         take(saver, step)
         saver.start()
         saver.finish()
@@ -398,7 +398,7 @@ def test_what_was_deleted_meanwhile_is_saved_again(tmp_path, caplog, gone):
 
 def test_the_next_save_waits_for_the_one_before_and_says_so(tmp_path, monkeypatch, caplog):
     buffer = make_buffer()
-    buffer.append(Feed(0).rows(20))
+    buffer.add(Feed(0).rows(20))
     saver, writer = ReplaySaver(tmp_path, buffer, {}), HeldWriter(monkeypatch)
     take(saver, 1)
     saver.start()
@@ -414,18 +414,18 @@ def test_the_next_save_waits_for_the_one_before_and_says_so(tmp_path, monkeypatc
 
 def test_what_is_taken_can_be_given_up(tmp_path):
     buffer, feed = make_buffer(), Feed(0)
-    buffer.append(feed.rows(200))
+    buffer.add(feed.rows(200))
     saver = ReplaySaver(tmp_path, buffer, {})
     take(saver, 1)
     saver.discard()
-    buffer.append(feed.rows(200))
+    buffer.add(feed.rows(200))
     assert files(tmp_path) == {}
 
 
 @pytest.mark.usefixtures("janitor")
 def test_nothing_is_left_running(tmp_path):
     buffer = make_buffer()
-    buffer.append(Feed(0).rows(20))
+    buffer.add(Feed(0).rows(20))
     saver = ReplaySaver(tmp_path, buffer, {})
     take(saver, 1)
     saver.start()

@@ -85,7 +85,7 @@ def test_a_restored_replay_goes_on_as_the_saved_one(
         folder = Path(name)
         saver = ReplaySaver(folder, one, {})
         for step, count in enumerate(rows_between):
-            one.append(feed.rows(count))
+            one.add(feed.rows(count))
             learn(one, feed)
             one.n_step = n_step
             save(saver, step, {"along": step})
@@ -99,7 +99,7 @@ def test_a_restored_replay_goes_on_as_the_saved_one(
         rows, state = feed.rows(40), feed.rng.bit_generator.state
         sides = []
         for buffer in (one, other):
-            buffer.append(rows)
+            buffer.add(rows)
             feed.rng.bit_generator.state = state
             drawn = learn(buffer, feed)
             buffer.n_step = int(feed.rng.integers(1, 4))
@@ -111,7 +111,7 @@ def test_an_empty_replay_is_restored(tmp_path):
     save(ReplaySaver(tmp_path, make_buffer(), {}), 1)
     restored = make_buffer()
     load(tmp_path, restored, 1)
-    assert not restored.can_sample()
+    assert not restored.can_draw()
     assert contents(restored) == contents(make_buffer())
 
 
@@ -124,7 +124,7 @@ def test_a_sampler_that_saves_nothing_is_told_of_all_rows(tmp_path):
             self.added += added.tolist()
 
     one, sampler = make_buffer(Told()), Told()
-    one.append(Feed(0).rows(150))
+    one.add(Feed(0).rows(150))
     save(ReplaySaver(tmp_path, one, {}), 1)
     other = make_buffer(sampler)
     load(tmp_path, other, 1)
@@ -136,7 +136,7 @@ def test_only_new_rows_are_written(tmp_path):
     saver = ReplaySaver(tmp_path, buffer, {})
     sizes = []
     for step, count in enumerate((300, 10, 0, 1)):
-        buffer.append(feed.rows(count))
+        buffer.add(feed.rows(count))
         save(saver, step)
         sizes.append(sum(size for name, size in files(tmp_path).items() if name.startswith("rows")))
     row_bytes, record_bytes = 8 + 1 + 4 + 4, 2 * 2 * 8
@@ -150,7 +150,7 @@ def test_segments_that_no_save_needs_are_deleted(tmp_path):
     saver = ReplaySaver(tmp_path, buffer, {})
     most = 0
     for step in range(60):
-        buffer.append(feed.rows(37))
+        buffer.add(feed.rows(37))
         save(saver, step)
         rows = [size for name, size in files(tmp_path).items() if name.startswith("rows")]
         most = max(most, sum(rows))
@@ -183,7 +183,7 @@ def other_settings() -> dict[str, tuple[Any, str]]:
 @pytest.mark.parametrize("name", sorted(other_settings()))
 def test_a_replay_of_other_settings_is_refused_with_their_names(name, tmp_path):
     buffer = make_buffer()
-    buffer.append(Feed(0).rows(50))
+    buffer.add(Feed(0).rows(50))
     save(ReplaySaver(tmp_path, buffer, {}), 1)
     other, sentence = other_settings()[name]
     with pytest.raises(SavedReplayError, match=f"saved with other settings: .*{sentence}"):
@@ -193,7 +193,7 @@ def test_a_replay_of_other_settings_is_refused_with_their_names(name, tmp_path):
 
 def test_further_settings_are_compared_and_beta_may_change(tmp_path):
     buffer = make_buffer()
-    buffer.append(Feed(0).rows(50))
+    buffer.add(Feed(0).rows(50))
     save(ReplaySaver(tmp_path, buffer, {"env": {"id": "Pong", "kwargs": {}}, "ranks": 2}), 1)
     with pytest.raises(SavedReplayError, match=r"env.id was Pong and is Catch; ranks was 2 and is"):
         load(tmp_path, make_buffer(), 1, env={"id": "Catch", "kwargs": {}}, ranks=1)

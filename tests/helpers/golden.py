@@ -18,7 +18,7 @@ from helpers.training_runs import make_run, small_data
 from lrl import DQN, ActorLearnerCallback, EnvConfig, __version__
 from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.networks import MLPEncoder
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -32,10 +32,10 @@ def golden_agent() -> DQN:
     )
 
 
-def golden_replay() -> ReplayBuffer:
+def golden_replay() -> Replay:
     """The replay of all golden saves, with wrapped rings and priorities."""
     buffer, feed = make_buffer("rank", masks=True), Feed(0, masks=True)
-    buffer.append(feed.rows(150))
+    buffer.add(feed.rows(150))
     learn(buffer, feed)
     return buffer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.types import EnvSpec, RowKind, Rows
 
 
@@ -60,15 +60,15 @@ def episode(
     return rows
 
 
-def filled(*rows_of_streams: list[Row], capacity: int = 400, **settings) -> ReplayBuffer:
+def filled(*rows_of_streams: list[Row], capacity: int = 400, **settings) -> Replay:
     frame_stack = settings.pop("frame_stack", 1)
-    buffer = ReplayBuffer(make_spec(frame_stack), capacity, len(rows_of_streams), **settings)
+    buffer = Replay(make_spec(frame_stack), capacity, len(rows_of_streams), **settings)
     for stream, rows in enumerate(rows_of_streams):
-        buffer.append(pack([(stream, row) for row in rows]))
+        buffer.add(pack([(stream, row) for row in rows]))
     return buffer
 
 
-def leaves(buffer: ReplayBuffer) -> dict[tuple[int, int], float]:
+def leaves(buffer: Replay) -> dict[tuple[int, int], float]:
     """The weights that a prioritised sampler gives to the rows it may draw."""
     sampler: Any = buffer._sampler
     slots = sampler._tree.positive()

@@ -12,7 +12,7 @@ import torch
 from helpers.replay_rows import RandomStream, make_spec, pack
 from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.checkpoints.saved_replay import load_replay
-from lrl.replay import PrioritizedSampler, RankSampler, ReplayBuffer, Sampler, UniformSampler
+from lrl.replay import PrioritizedSampler, RankSampler, Replay, Sampler, UniformSampler
 from lrl.schedules import Linear
 from lrl.types import Rows
 
@@ -49,7 +49,7 @@ def make_buffer(
     masks: bool = False,
     seed: int = 0,
     **settings: Any,
-) -> ReplayBuffer:
+) -> Replay:
     if isinstance(sampler, str):
         beta = Linear(0.4, 1.0, 50)
         chosen = {
@@ -60,25 +60,25 @@ def make_buffer(
     else:
         chosen = sampler
     spec = make_spec(frame_stack, action_masks=masks)
-    return ReplayBuffer(spec, capacity, num_streams, sampler=chosen, seed=seed, **settings)
+    return Replay(spec, capacity, num_streams, sampler=chosen, seed=seed, **settings)
 
 
-def learn(buffer: ReplayBuffer, feed: Feed, batches: int = 2) -> list[list[Any]]:
+def learn(buffer: Replay, feed: Feed, batches: int = 2) -> list[list[Any]]:
     """Sample and set priorities; return all that was drawn."""
     drawn = []
     for _ in range(batches):
-        if not buffer.can_sample():
+        if not buffer.can_draw():
             continue
         batch = buffer.sample(4)
         parts = (part for part in vars(batch).values() if part is not None)
         drawn.append([part.tolist() for part in parts])
         priorities = torch.from_numpy(feed.rng.integers(0, 40, 4) / 8)
         if buffer.needs_priorities:
-            buffer.update_priorities(batch.keys, priorities)
+            buffer.learnt(batch.keys, priorities)
     return drawn
 
 
-def contents(buffer: ReplayBuffer) -> dict[str, Any]:
+def contents(buffer: Replay) -> dict[str, Any]:
     """Return all that the buffer holds, as lists that compare."""
     streams, sampler = buffer.streams, buffer._sampler
     keys = [key for chunk in streams.all_keys() for key in chunk.tolist()]
@@ -89,7 +89,7 @@ def contents(buffer: ReplayBuffer) -> dict[str, Any]:
         "flags of all slots": streams.columns["flags"].tolist(),
         "counts": streams.counts.tolist(),
         "num_steps": len(buffer),
-        "env_steps_inserted": buffer.env_steps_inserted,
+        "env_steps_inserted": buffer.env_steps,
         "n_step": buffer.n_step,
         "metrics": buffer.metrics(),
         "generator": buffer.state(with_rows=False)["generator"].tolist(),
@@ -121,7 +121,7 @@ def name_of(learner_step: int) -> str:
     return f"id{learner_step}"
 
 
-def load(folder: Path, buffer: ReplayBuffer, learner_step: int, **settings: Any) -> dict[str, Any]:
+def load(folder: Path, buffer: Replay, learner_step: int, **settings: Any) -> dict[str, Any]:
     state = load_replay(folder, buffer, settings, learner_step, name_of(learner_step))
     buffer.restore(state.pop("replay"))
     return state

@@ -11,7 +11,7 @@ from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import AtariConfig, EnvConfig, StreamEnvs, make_envs
 from lrl.envs.vector import EnvStep
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.schedules import Constant
 from lrl.types import RowKind, Rows
 
@@ -39,7 +39,7 @@ class Recording(StreamEnvs):
 class CountingReplay:
     """A sink that also remembers which step of the environments each stored row belongs to."""
 
-    def __init__(self, replay: ReplayBuffer, recording: Recording) -> None:
+    def __init__(self, replay: Replay, recording: Recording) -> None:
         self.replay, self.recording = replay, recording
         self.step_of: dict[tuple[int, int], int] = {}
         self.next_row = np.zeros(ENVIRONMENTS, np.int64)
@@ -52,7 +52,7 @@ class CountingReplay:
             if kind in (RowKind.STEP, RowKind.BOUNDARY):
                 self.step_of[int(stream), int(self.next_row[stream])] = step
             self.next_row[stream] += 1
-        self.replay.append(rows)
+        self.replay.add(rows)
 
     def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
         self.episodes += 1
@@ -64,7 +64,7 @@ class CountingReplay:
 def test_stacks_equal_the_environments_own_observations():
     config = EnvConfig("ALE/Breakout-v5", atari=AtariConfig(max_frames_per_episode=1600))
     recording = Recording(make_envs(config, ENVIRONMENTS, training=True))
-    replay = ReplayBuffer(recording.spec, 2 * ENV_STEPS, ENVIRONMENTS)
+    replay = Replay(recording.spec, 2 * ENV_STEPS, ENVIRONMENTS)
     sink = CountingReplay(replay, recording)
     rng = np.random.default_rng(0)
     actor = Actor(

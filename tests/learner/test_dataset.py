@@ -30,7 +30,6 @@ from lrl.replay import (
     RateLimiter,
     RateLimiterConfig,
     Replay,
-    ReplayBuffer,
     ReplayConfig,
 )
 from lrl.schedules import Exponential, Linear, Schedule
@@ -93,7 +92,7 @@ def make_dataset(
     config = RateLimiterConfig(**{"samples_per_insert": 2.0, "warm_up_env_steps": 10, **rate})
     return ReplayDataset(
         Replay(
-            ReplayBuffer(SPEC, capacity, num_streams=1, n_step=n_step, sampler=sampler), batch_size
+            SPEC, capacity, num_streams=1, batch_size=batch_size, n_step=n_step, sampler=sampler
         ),
         RateLimiter(config, batch_size, rows_per_wait),
         lambda _: CountingPool(rows_per_wait),
@@ -277,8 +276,8 @@ class Silent(CountingPool):
 
 def silent_dataset(check: Any) -> ReplayDataset:
     limiter = RateLimiter(RateLimiterConfig(samples_per_insert=None, warm_up_env_steps=4), 2)
-    replay = ReplayBuffer(SPEC, 100, num_streams=4)
-    return ReplayDataset(Replay(replay, 2), limiter, lambda _: Silent(0), check)
+    replay = Replay(SPEC, 100, num_streams=4, batch_size=2)
+    return ReplayDataset(replay, limiter, lambda _: Silent(0), check)
 
 
 def test_waiting_looks_at_signals_twice_a_second_and_does_not_spin():
@@ -358,7 +357,7 @@ class Chunks:
 
 def test_a_lost_chunk_leaves_a_gap_in_every_stream_of_its_actor():
     dataset = make_dataset()
-    dataset.experience = Replay(ReplayBuffer(SPEC, 100, num_streams=4), 4)
+    dataset.experience = Replay(SPEC, 100, num_streams=4)
     pool: Any = process_pool()
     pool.queue = queue = Chunks(actor=1, rows=steps(5, stream=2))
     for after_gap in (False, True):

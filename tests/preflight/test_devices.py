@@ -69,16 +69,11 @@ def test_batches_of_the_host_are_pinned_for_a_learner_on_a_gpu(
     asked: list[bool] = []
 
     class Replay(datamodule.Replay):
-        def __init__(self, buffer: Any, batch_size: int, pin_memory: bool, rank: int) -> None:
+        def __init__(self, *args: Any, device: str, pin_memory: bool, **settings: Any) -> None:
             asked.append(pin_memory)
-            super().__init__(buffer, batch_size, pin_memory, rank)
-
-    class Buffer(datamodule.ReplayBuffer):
-        def __init__(self, *args: Any, device: str, **settings: Any) -> None:
             super().__init__(*args, **settings)
 
     monkeypatch.setattr(datamodule, "Replay", Replay)
-    monkeypatch.setattr(datamodule, "ReplayBuffer", Buffer)
     setup_with(learner, replay)
     assert asked == [pinned]
 

@@ -29,7 +29,7 @@ from lrl.parts.recipe import Recipe
 from lrl.preflight import machine
 from lrl.preflight.machine import DESCRIPTORS_PER_ACTOR, check_machine, shared_bytes
 from lrl.processes.memory import available_bytes
-from lrl.replay import PrioritizedSampler, RankSampler, ReplayBuffer, Sampler, UniformSampler
+from lrl.replay import PrioritizedSampler, RankSampler, Replay, Sampler, UniformSampler
 from lrl.transport import ChunkQueue, WeightStore
 from lrl.types import ConfigError, EnvSpec
 
@@ -62,9 +62,9 @@ def check(
 @pytest.mark.parametrize("spec", [ATARI, VECTOR])
 def test_the_memory_that_is_said_is_the_memory_that_is_taken(sampler, spec):
     capacity, streams = (3000, 8) if spec is ATARI else (200_000, 8)
-    said = ReplayBuffer.bytes_needed(spec, capacity, streams, sampler())
+    said = Replay.bytes_needed(spec, capacity, streams, sampler())
     tracemalloc.start()
-    buffer = ReplayBuffer(spec, capacity, streams, sampler=sampler())
+    buffer = Replay(spec, capacity, streams, sampler=sampler())
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     if isinstance(buffer._sampler, RankSampler):
@@ -82,7 +82,7 @@ def test_a_replay_that_does_not_fit_is_told_the_largest_that_does(monkeypatch):
         check(2, fits + 16, PrioritizedSampler(), ATARI)
     actors = ActorConfig(num_actors=2, envs_per_actor=4)
     shared = shared_bytes(ATARI, actors, None)
-    stored = ReplayBuffer.bytes_needed(ATARI, fits, 8, PrioritizedSampler())
+    stored = Replay.bytes_needed(ATARI, fits, 8, PrioritizedSampler())
     assert 0.999e8 < shared + stored <= 1e8
 
 
@@ -208,18 +208,18 @@ def test_ulimit_v_is_noticed_before_anything_is_allocated():
     code = textwrap.dedent(
         """
         import resource, sys
-        from lrl.replay import ReplayBuffer
+        from lrl.replay import Replay
         from lrl.types import ConfigError, EnvSpec
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         limit = used + 500_000_000
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         spec = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4)
         try:
-            ReplayBuffer(spec, 1_000_000, 8)
+            Replay(spec, 1_000_000, 8)
         except ConfigError as error:
             print(error)
             fits = int(str(error).split("at most ")[1].split()[0])
-        ReplayBuffer(spec, int(fits * 0.98) // 8 * 8, 8)
+        Replay(spec, int(fits * 0.98) // 8 * 8, 8)
         """
     )
     result = subprocess.run(

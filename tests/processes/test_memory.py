@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lrl.processes.memory import available_bytes, format_bytes
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.types import ConfigError, EnvSpec
 
 
@@ -88,7 +88,7 @@ def test_a_device_that_cannot_be_used_is_refused(device):
     with pytest.raises(
         ConfigError, match=f"replay.device '{device}' cannot be used here, 'cpu' can"
     ):
-        ReplayBuffer(spec, 100, 1, device=device)
+        Replay(spec, 100, 1, device=device)
 
 
 # --- Keeping what was freed -----------------------------------------------------------------

@@ -20,7 +20,7 @@ from helpers.training_runs import (
 from benchmark.parts.replay import ATARI, NUM_STREAMS, make_chunk
 from lrl import ActorLearnerCallback, ReplayConfig
 from lrl.callbacks import PriorityUpdate, WeightSync
-from lrl.replay import PrioritizedSampler, ReplayBuffer
+from lrl.replay import PrioritizedSampler, Replay
 from lrl.replay.device_copies import HostCopy, to_device
 
 pytestmark = quiet
@@ -45,15 +45,13 @@ def test_there_and_back(device: str):
 def test_a_replay_draws_the_same_wherever_its_frames_are(device: str, n_step: int):
     rng = np.random.default_rng(0)
     replays = [
-        ReplayBuffer(
-            ATARI, 400, NUM_STREAMS, n_step=n_step, sampler=PrioritizedSampler(), device=name
-        )
+        Replay(ATARI, 400, NUM_STREAMS, n_step=n_step, sampler=PrioritizedSampler(), device=name)
         for name in ("cpu", device)
     ]
     for first in range(0, 80, 8):
         rows = make_chunk(rng, first)
         for replay in replays:
-            replay.append(rows)
+            replay.add(rows)
     here, there = (replay.sample(32) for replay in replays)
     for name, tensor in vars(there).items():
         if tensor is not None:
@@ -68,11 +66,11 @@ PRIORITISED = ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampl
 @pytest.mark.parametrize("updates", [1, 3])
 def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag: int, updates: int):
     made, arrived, lags = [], [], []
-    update = ReplayBuffer.update_priorities
+    update = Replay.learnt
     agent: Any = small_agent(updates_per_step=updates)
     look_at = agent.look_at
 
-    def note(self: ReplayBuffer, keys: torch.Tensor, priorities: torch.Tensor) -> None:
+    def note(self: Replay, keys: torch.Tensor, priorities: torch.Tensor) -> None:
         parts = zip(keys.split(8), priorities.split(8), strict=True)  # of one update each
         arrived.extend((part.tolist(), of_part.tolist()) for part, of_part in parts)
         update(self, keys, priorities)
@@ -81,7 +79,7 @@ def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag:
         made.append((batch.keys.tolist(), losses.td.priority.tolist()))
         look_at(batch, losses)
 
-    monkeypatch.setattr(ReplayBuffer, "update_priorities", note)
+    monkeypatch.setattr(Replay, "learnt", note)
     agent.look_at = look
     callback = PriorityUpdate()
     callback.lag_batches = lag  # as on a GPU

@@ -10,7 +10,7 @@ from helpers.saved_replays import Feed, contents, learn, load, make_buffer, save
 from helpers.training_runs import make_run, quiet, small_data
 
 from lrl.checkpoints.replay_saver import ReplaySaver
-from lrl.replay import ReplayBuffer, ReplayConfig
+from lrl.replay import Replay, ReplayConfig
 from lrl.types import ConfigError, EnvSpec
 
 FRAMES = EnvSpec.box((84, 84), "uint8", num_actions=4)
@@ -22,8 +22,8 @@ def test_it_samples_the_same_and_can_be_saved(tmp_path, frame_stack):
     one, feed = make_buffer(**settings, memory_map=str(tmp_path)), Feed(0, 2, frame_stack)
     other, same_feed = make_buffer(**settings), Feed(0, 2, frame_stack)
     for _ in range(4):
-        one.append(feed.rows(40))
-        other.append(same_feed.rows(40))
+        one.add(feed.rows(40))
+        other.add(same_feed.rows(40))
         assert learn(one, feed) == learn(other, same_feed) != []
     assert contents(one) == contents(other)
     assert list(tmp_path.iterdir()) == []
@@ -34,24 +34,24 @@ def test_it_samples_the_same_and_can_be_saved(tmp_path, frame_stack):
 
 
 def test_frames_in_a_file_need_no_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("lrl.replay.buffer.available_bytes", lambda: 1_000_000)
+    monkeypatch.setattr("lrl.replay.replay.available_bytes", lambda: 1_000_000)
     with pytest.raises(ConfigError, match=r"needs 7\.07 MB on cpu"):
-        ReplayBuffer(FRAMES, 1000, 1)
-    ReplayBuffer(FRAMES, 1000, 1, memory_map=str(tmp_path))
+        Replay(FRAMES, 1000, 1)
+    Replay(FRAMES, 1000, 1, memory_map=str(tmp_path))
     with pytest.raises(ConfigError, match=r"needs 1\.80 MB on cpu.*at most 11111\d rows fit"):
-        ReplayBuffer(FRAMES, 200_000, 1, memory_map=str(tmp_path))
+        Replay(FRAMES, 200_000, 1, memory_map=str(tmp_path))
 
 
 def test_a_missing_folder_and_a_full_disk_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"replay\.memory_map is .*nowhere, but there is no such"):
-        ReplayBuffer(FRAMES, 1000, 1, memory_map=str(tmp_path / "nowhere"))
+        Replay(FRAMES, 1000, 1, memory_map=str(tmp_path / "nowhere"))
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(ConfigError, match=r"memory_map needs 7.06 MB in .*No space left"):
-        ReplayBuffer(FRAMES, 1000, 1, memory_map=str(tmp_path))
+        Replay(FRAMES, 1000, 1, memory_map=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,7 +61,7 @@ def test_a_folder_that_takes_no_files_is_refused(monkeypatch, tmp_path):
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(ConfigError, match=r"choose another folder \(Permission denied\)"):
-        ReplayBuffer(FRAMES, 1000, 1, memory_map=str(tmp_path))
+        Replay(FRAMES, 1000, 1, memory_map=str(tmp_path))
 
 
 def test_it_needs_the_cpu():

@@ -11,26 +11,26 @@ import pytest
 import torch
 from helpers.replay_rows import Row, episode, filled, leaves, make_spec, pack
 
-from lrl.replay import NotEnoughRows, PrioritizedSampler, RankSampler, ReplayBuffer
+from lrl.replay import NotEnoughRows, PrioritizedSampler, RankSampler, Replay
 from lrl.schedules import Constant, Linear
 from lrl.types import ConfigError, RowKind
 
 SAMPLERS = [PrioritizedSampler, RankSampler]
 
 
-def buffer_with(priorities: list[float], sampler: Any, **settings: Any) -> ReplayBuffer:
+def buffer_with(priorities: list[float], sampler: Any, **settings: Any) -> Replay:
     """One terminated episode, whose row t has priority `priorities[t]`."""
     buffer = filled(episode([1.0] * len(priorities)), sampler=sampler, **settings)
     set_priorities(buffer, dict(enumerate(priorities)))
     return buffer
 
 
-def set_priorities(buffer: ReplayBuffer, priorities: dict[int, float]) -> None:
+def set_priorities(buffer: Replay, priorities: dict[int, float]) -> None:
     keys = torch.tensor([(0, number) for number in priorities])
-    buffer.update_priorities(keys, torch.tensor(list(priorities.values())))
+    buffer.learnt(keys, torch.tensor(list(priorities.values())))
 
 
-def frequencies(buffer: ReplayBuffer, batch_size: int, batches: int) -> Counter:
+def frequencies(buffer: Replay, batch_size: int, batches: int) -> Counter:
     return Counter(
         number for _ in range(batches) for number in buffer.sample(batch_size).keys[:, 1].tolist()
     )
@@ -153,7 +153,7 @@ def test_new_rows_start_at_the_highest_priority_ever_seen(sampler) -> None:
     set_priorities(buffer, {0: 9.0})
     set_priorities(buffer, {0: 2.0, 1: 4.0})
     assert buffer.metrics()["replay/priority_max"] == 9.0
-    buffer.append(pack([(0, row) for row in episode([1.0] * 2)]))
+    buffer.add(pack([(0, row) for row in episode([1.0] * 2)]))
     new = leaves(buffer)[0, 3]
     set_priorities(buffer, {1: 9.0})
     assert leaves(buffer)[0, 1] == new
@@ -161,7 +161,7 @@ def test_new_rows_start_at_the_highest_priority_ever_seen(sampler) -> None:
 
 def test_of_a_row_that_is_twice_in_a_batch_the_last_priority_counts() -> None:
     buffer = buffer_with([1.0, 1.0], PrioritizedSampler(1.0, epsilon=0.5))
-    buffer.update_priorities(torch.tensor([[0, 1], [0, 0], [0, 1]]), torch.tensor([8.0, 2.0, 3.0]))
+    buffer.learnt(torch.tensor([[0, 1], [0, 0], [0, 1]]), torch.tensor([8.0, 2.0, 3.0]))
     assert leaves(buffer) == {(0, 0): 2.5, (0, 1): 3.5}
     sampler: Any = buffer._sampler
     assert sampler._tree.total == 6.0
@@ -201,10 +201,10 @@ def test_priorities_that_mean_nothing_are_refused(sampler, priority, cause) -> N
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_buffer_without_a_samplable_row_says_so(sampler) -> None:
-    buffer = ReplayBuffer(make_spec(), 100, 2, sampler=sampler())
+    buffer = Replay(make_spec(), 100, 2, sampler=sampler())
     with pytest.raises(NotEnoughRows, match="0 rows are stored in 2 streams"):
         buffer.sample(4)
-    buffer.append(pack([(1, row) for row in episode([1.0] * 4, end="open")]))
+    buffer.add(pack([(1, row) for row in episode([1.0] * 4, end="open")]))
     assert buffer.sample(2).keys[:, 0].tolist() == [1, 1]
     buffer.n_step = 20
     with pytest.raises(NotEnoughRows, match="4 rows are stored in 2 streams"):

@@ -7,14 +7,14 @@ import pytest
 import torch
 from helpers.replay_rows import Row, episode, filled, make_spec, pack
 
-from lrl.replay import NotEnoughRows, ReplayBuffer, Streams
+from lrl.replay import NotEnoughRows, Replay, Streams
 from lrl.schedules import Exponential, Linear, Schedule
 from lrl.types import Batch, ConfigError, EnvSpec, RowKind
 
 ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 
 
-def all_transitions(buffer: ReplayBuffer) -> Batch:
+def all_transitions(buffer: Replay) -> Batch:
     """Every samplable row once, oldest first."""
     keys = buffer.samplable_keys().numpy()
     return buffer._transitions.batch(keys, np.ones(len(keys), np.float32))
@@ -65,20 +65,20 @@ def test_an_open_episode_waits_for_the_next_row() -> None:
     buffer = filled(rows[:1])
     with pytest.raises(NotEnoughRows):
         buffer.sample(1)
-    buffer.append(pack([(0, rows[1])]))
+    buffer.add(pack([(0, rows[1])]))
     assert names(all_transitions(buffer).observation) == [0]
-    buffer.append(pack([(0, rows[2])]))
+    buffer.add(pack([(0, rows[2])]))
     assert names(all_transitions(buffer).observation) == [0, 1]
 
 
 def test_truncated_row_waits_for_its_boundary_row() -> None:
     rows = episode([1.0], end="truncated")
     buffer = filled(rows[:1])
-    assert not buffer.can_sample()
-    buffer.append(pack([(0, rows[1])]))
-    assert buffer.can_sample()
+    assert not buffer.can_draw()
+    buffer.add(pack([(0, rows[1])]))
+    assert buffer.can_draw()
     buffer.streams.clear()
-    assert not buffer.can_sample()
+    assert not buffer.can_draw()
 
 
 def test_life_loss_ends_the_target_but_not_the_stream() -> None:
@@ -126,26 +126,26 @@ def test_ring_overwrites_the_oldest_and_length_saturates() -> None:
     buffer = filled(episode([1.0] * 1000, end="open"), capacity=37)
     assert buffer.capacity == len(buffer) == 37
     assert buffer.fill == 1.0
-    assert buffer.env_steps_inserted == 1000
+    assert buffer.env_steps == 1000
     assert names(all_transitions(buffer).observation) == list(range(963, 999))
 
 
 def test_capacity_is_rounded_down_to_equal_rings() -> None:
-    assert ReplayBuffer(make_spec(), 100, 3).capacity == 99
+    assert Replay(make_spec(), 100, 3).capacity == 99
 
 
 def test_frames_take_little_memory() -> None:
     """100 k Atari steps in 0.75 GB and 1 M in 7.5 GB, in storage that was really allocated."""
-    assert ReplayBuffer.bytes_needed(ATARI, 100_000, 64) <= 0.75e9
-    assert ReplayBuffer.bytes_needed(ATARI, 1_000_000, 64) <= 7.5e9
-    assert ReplayBuffer(ATARI, 900, 9).nbytes == ReplayBuffer.bytes_needed(ATARI, 900, 9)
+    assert Replay.bytes_needed(ATARI, 100_000, 64) <= 0.75e9
+    assert Replay.bytes_needed(ATARI, 1_000_000, 64) <= 7.5e9
+    assert Replay(ATARI, 900, 9).nbytes == Replay.bytes_needed(ATARI, 900, 9)
 
 
 def test_atari_batch_has_the_networks_shape_and_type() -> None:
-    buffer = ReplayBuffer(ATARI, 100, 1)
+    buffer = Replay(ATARI, 100, 1)
     rows = pack([(0, row) for row in episode([1.0] * 9, frame_stack=4)])
     frame = np.arange(len(rows), dtype=np.uint8)[:, None, None] + np.zeros((84, 84), np.uint8)
-    buffer.append(replace(rows, frame=frame))
+    buffer.add(replace(rows, frame=frame))
     batch = buffer.sample(16)
     assert batch.observation.shape == batch.next_observation.shape == (16, 4, 84, 84)
     assert batch.observation.dtype == torch.uint8
@@ -162,7 +162,7 @@ def test_a_batch_outlives_later_batches_and_rows() -> None:
     buffer = filled(episode([1.0] * 30), capacity=40, n_step=1)
     first = buffer.sample(8)
     kept = [first.observation.clone(), first.next_observation.clone(), first.keys.clone()]
-    buffer.append(pack([(0, row) for row in episode([1.0] * 60, first=500)]))
+    buffer.add(pack([(0, row) for row in episode([1.0] * 60, first=500)]))
     buffer.sample(8)
     assert torch.equal(first.observation, kept[0])
     assert torch.equal(first.next_observation, kept[1])
@@ -204,46 +204,46 @@ def test_same_seed_same_batches_and_resume_continues_them() -> None:
 def test_state_is_plain_and_keeps_counters(tmp_path) -> None:
     buffer = filled(episode([1.0] * 5))
     torch.save(buffer.state(with_rows=False), tmp_path / "state.pt")
-    empty = ReplayBuffer(make_spec(), 100, 1)
+    empty = Replay(make_spec(), 100, 1)
     empty.restore(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert empty.env_steps_inserted == 5
+    assert empty.env_steps == 5
     assert len(empty) == 0
-    assert not empty.can_sample()
+    assert not empty.can_draw()
 
 
 def test_empty_buffer_says_so() -> None:
-    buffer = ReplayBuffer(make_spec(), 100, 2)
-    assert not buffer.can_sample()
+    buffer = Replay(make_spec(), 100, 2)
+    assert not buffer.can_draw()
     assert len(buffer) == 0
     with pytest.raises(NotEnoughRows, match="0 rows are stored in 2 streams"):
         buffer.sample(4)
 
 
 def test_appending_nothing_changes_nothing() -> None:
-    buffer = ReplayBuffer(make_spec(), 100, 2)
-    buffer.append(pack([]))
-    assert (len(buffer), buffer.env_steps_inserted) == (0, 0)
+    buffer = Replay(make_spec(), 100, 2)
+    buffer.add(pack([]))
+    assert (len(buffer), buffer.env_steps) == (0, 0)
 
 
 def test_read_only_rows_are_copied() -> None:
     rows = pack([(0, row) for row in episode([1.0] * 3)])
     rows.frame.setflags(write=False)
-    buffer = ReplayBuffer(make_spec(), 100, 1)
-    buffer.append(rows)
+    buffer = Replay(make_spec(), 100, 1)
+    buffer.add(rows)
     assert len(buffer) == 3
 
 
 def test_rows_of_another_environment_are_refused() -> None:
-    buffer = ReplayBuffer(ATARI, 100, 1)
+    buffer = Replay(ATARI, 100, 1)
     with pytest.raises(ValueError, match=r"rows.frame is float32\[3, 2\], expected"):
-        buffer.append(pack([(0, row) for row in episode([1.0] * 2)]))
+        buffer.add(pack([(0, row) for row in episode([1.0] * 2)]))
 
 
 @pytest.mark.parametrize("stream", [-1, 2])
 def test_rows_of_an_unknown_stream_are_refused(stream: int) -> None:
-    buffer = ReplayBuffer(make_spec(), 100, 2)
+    buffer = Replay(make_spec(), 100, 2)
     with pytest.raises(ValueError, match="streams 0 to 1"):
-        buffer.append(pack([(stream, row) for row in episode([1.0])]))
+        buffer.add(pack([(stream, row) for row in episode([1.0])]))
 
 
 @pytest.mark.parametrize(
@@ -262,11 +262,11 @@ def test_wrong_settings_are_named(
     num_streams: int, n_step: int | Schedule, gamma: float | Schedule, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        ReplayBuffer(make_spec(4), 100, num_streams, n_step=n_step, gamma=gamma)
+        Replay(make_spec(4), 100, num_streams, n_step=n_step, gamma=gamma)
 
 
 def test_named_smallest_capacity_works() -> None:
-    buffer = ReplayBuffer(make_spec(4), 140, 20, n_step=2)
+    buffer = Replay(make_spec(4), 140, 20, n_step=2)
     with pytest.raises(ConfigError, match="at least 160"):
         buffer.n_step = 3
     assert buffer.n_step == 2
@@ -281,7 +281,7 @@ def test_gamma_and_n_can_change_during_a_run() -> None:
 
 
 def test_constants_stay_constant() -> None:
-    buffer = ReplayBuffer(make_spec(), 100, 1, n_step=3, gamma=0.9)
+    buffer = Replay(make_spec(), 100, 1, n_step=3, gamma=0.9)
     for step in (0, 10**9):
         buffer.anneal(step)
         assert (buffer.n_step, buffer.gamma) == (3, 0.9)
@@ -290,7 +290,7 @@ def test_constants_stay_constant() -> None:
 def test_n_and_gamma_follow_schedules_of_learner_steps() -> None:
     n_step = Exponential(10.0, 3.0, 10_000)
     gamma = Exponential(0.97, 0.997, 10_000, limit=1.0)
-    buffer = ReplayBuffer(make_spec(), 100, 1, n_step=n_step, gamma=gamma)
+    buffer = Replay(make_spec(), 100, 1, n_step=n_step, gamma=gamma)
     seen = []
     for step in (0, 1000, 5000, 9000, 10**6):
         buffer.anneal(step)
@@ -301,13 +301,13 @@ def test_n_and_gamma_follow_schedules_of_learner_steps() -> None:
 
 
 def test_storage_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch) -> None:
-    monkeypatch.setattr("lrl.replay.buffer.available_bytes", lambda: 70_000_000)
+    monkeypatch.setattr("lrl.replay.replay.available_bytes", lambda: 70_000_000)
     with pytest.raises(ConfigError, match=r"needs 7065.00 GB .* at most \d+ rows") as error:
-        ReplayBuffer(ATARI, 1_000_000_000, 10)
+        Replay(ATARI, 1_000_000_000, 10)
     fits = int(str(error.value).split("at most ")[1].split()[0])
-    assert ReplayBuffer.bytes_needed(ATARI, fits, 10) <= 70_000_000
-    assert ReplayBuffer.bytes_needed(ATARI, fits + 20, 10) > 70_000_000
-    assert ReplayBuffer(ATARI, fits, 10).capacity == fits
+    assert Replay.bytes_needed(ATARI, fits, 10) <= 70_000_000
+    assert Replay.bytes_needed(ATARI, fits + 20, 10) > 70_000_000
+    assert Replay(ATARI, fits, 10).capacity == fits
 
 
 def test_columns_are_the_storage() -> None:

@@ -15,7 +15,7 @@ from helpers.replay_rows import RandomStream, Row, episode, make_spec, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.types import EnvSpec, RowKind, Rows
 
 
@@ -30,12 +30,12 @@ def masked(rows: list[tuple[int, Row]]) -> Rows:
     return replace(packed, action_mask=mask_of(packed.frame[:, 0]))
 
 
-def make_buffer(frame_stack: int, capacity: int, num_streams: int, n_step: int) -> ReplayBuffer:
+def make_buffer(frame_stack: int, capacity: int, num_streams: int, n_step: int) -> Replay:
     spec = make_spec(frame_stack, action_masks=True)
-    return ReplayBuffer(spec, capacity, num_streams, n_step=n_step, gamma=0.5)
+    return Replay(spec, capacity, num_streams, n_step=n_step, gamma=0.5)
 
 
-def assert_masks_fit(buffer: ReplayBuffer, frame_stack: int) -> None:
+def assert_masks_fit(buffer: Replay, frame_stack: int) -> None:
     batch = buffer._transitions.batch(buffer.samplable_keys().numpy(), np.ones(0, np.float32))
     assert batch.action_mask is not None
     assert batch.next_action_mask is not None
@@ -62,7 +62,7 @@ def test_masks_are_those_of_their_observations(frame_stack, n_step, num_streams,
     environments = [RandomStream(rng, frame_stack, 0.1) for _ in range(num_streams)]
     for _ in range(4):
         streams = rng.integers(num_streams, size=30)
-        buffer.append(masked([(int(s), environments[s].next_row()) for s in streams]))
+        buffer.add(masked([(int(s), environments[s].next_row()) for s in streams]))
         assert_masks_fit(buffer, frame_stack)
 
 
@@ -71,7 +71,7 @@ def test_masks_are_those_of_their_observations(frame_stack, n_step, num_streams,
 def test_the_bootstrap_mask_is_that_of_the_final_observation(n_step: int, end: str) -> None:
     """Where an episode is truncated; where it terminated nothing is bootstrapped: all allowed."""
     buffer = make_buffer(1, 100, 1, n_step)
-    buffer.append(masked([(0, row) for row in episode([1.0, 1.0], end, first=10.0)]))
+    buffer.add(masked([(0, row) for row in episode([1.0, 1.0], end, first=10.0)]))
     keys = np.array([[0, 1]])
     batch = buffer._transitions.batch(keys, np.ones(1, np.float32))
     assert batch.action_mask is not None
@@ -84,8 +84,8 @@ def test_the_bootstrap_mask_is_that_of_the_final_observation(n_step: int, end: s
 def test_rows_without_a_mask_allow_everything_whatever_lay_there_before() -> None:
     buffer = make_buffer(1, 4, 1, 1)
     steps = [(0, Row(RowKind.STEP, name)) for name in range(5)]
-    buffer.append(masked(steps))
-    buffer.append(pack(steps))
+    buffer.add(masked(steps))
+    buffer.add(pack(steps))
     batch = buffer.sample(16)
     assert batch.action_mask is not None
     assert batch.next_action_mask is not None
@@ -94,16 +94,14 @@ def test_rows_without_a_mask_allow_everything_whatever_lay_there_before() -> Non
 
 
 def test_masks_are_stored_only_where_there_are_any() -> None:
-    plain, with_masks = (
-        ReplayBuffer(make_spec(action_masks=masks), 100, 2) for masks in (False, True)
-    )
+    plain, with_masks = (Replay(make_spec(action_masks=masks), 100, 2) for masks in (False, True))
     assert "action_mask" not in plain.streams.columns
     assert with_masks.streams.columns["action_mask"].shape == (102, 5)
     assert with_masks.nbytes - plain.nbytes == 102 * 5
     for buffer in (plain, with_masks):
         spec = make_spec(action_masks=buffer is with_masks)
-        assert ReplayBuffer.bytes_needed(spec, 100, 2) == buffer.nbytes
-    plain.append(pack([(0, row) for row in episode([1.0])]))
+        assert Replay.bytes_needed(spec, 100, 2) == buffer.nbytes
+    plain.add(pack([(0, row) for row in episode([1.0])]))
     batch = plain.sample(2)
     assert batch.action_mask is None
     assert batch.next_action_mask is None
@@ -111,11 +109,11 @@ def test_masks_are_stored_only_where_there_are_any() -> None:
 
 def test_boolean_frames_take_a_byte_a_cell() -> None:
     spec = EnvSpec.box((2, 3), "bool", num_actions=5)
-    buffer = ReplayBuffer(spec, 100, 1)
+    buffer = Replay(spec, 100, 1)
     assert buffer.nbytes == 101 * (6 + 9)
     frames = np.random.default_rng(0).random((3, 2, 3)) < 0.5
     rows = pack([(0, Row(RowKind.STEP, name)) for name in range(3)])
-    buffer.append(replace(rows, frame=frames))
+    buffer.add(replace(rows, frame=frames))
     batch = buffer.sample(8)
     assert batch.observation.dtype == torch.bool
     for key, observation in zip(batch.keys[:, 1].tolist(), batch.observation, strict=True):

@@ -15,7 +15,7 @@ from lrl.replay import (
     NotEnoughRows,
     PrioritizedSampler,
     RankSampler,
-    ReplayBuffer,
+    Replay,
     Sampler,
     TrackingSampler,
     UniformSampler,
@@ -44,8 +44,8 @@ def as_set(keys: np.ndarray | torch.Tensor) -> set[tuple[int, int]]:
 
 def make_buffer(
     frame_stack: int, capacity: int, num_streams: int, n_step: int, gamma: float, sampler: Sampler
-) -> ReplayBuffer:
-    buffer = ReplayBuffer(
+) -> Replay:
+    buffer = Replay(
         make_spec(frame_stack),
         capacity,
         num_streams,
@@ -57,14 +57,14 @@ def make_buffer(
     return buffer
 
 
-def append_and_spoil(buffer: ReplayBuffer, rows: Rows) -> None:
+def append_and_spoil(buffer: Replay, rows: Rows) -> None:
     """Append, then overwrite the arrays, as an actor does with a chunk that was given back."""
-    buffer.append(rows)
+    buffer.add(rows)
     for column in (rows.frame, rows.action, rows.reward, rows.kind, rows.terminated):
         column[...] = 1
 
 
-def all_transitions(buffer: ReplayBuffer) -> Batch:
+def all_transitions(buffer: Replay) -> Batch:
     keys = buffer.samplable_keys().numpy()
     return buffer._transitions.batch(keys, np.ones(len(keys), np.float32))
 
@@ -127,8 +127,8 @@ def test_equals_twin(
         assert as_set(buffer.samplable_keys()) == set(expected) == sampler.keys
         assert len(buffer) == twin.num_steps()
         inserted += sum(row.kind == 0 for _, row in rows)
-        assert buffer.env_steps_inserted == inserted
-        assert buffer.can_sample() == (len(expected) > 0)
+        assert buffer.env_steps == inserted
+        assert buffer.can_draw() == (len(expected) > 0)
         assert_equals_twin(all_transitions(buffer), expected)
         if expected:
             assert_equals_twin(buffer.sample(8), expected)
@@ -153,7 +153,7 @@ def test_any_row_kinds_equal_twin(seed: int, frame_stack: int, n_step: int) -> N
     twin = NaiveReplay(40, 1, frame_stack)
     for start in range(0, 60, 7):
         twin.append(rows[start : start + 7])
-        buffer.append(pack(rows[start : start + 7]))
+        buffer.add(pack(rows[start : start + 7]))
         expected = twin.transitions(n_step, 0.5)
         assert as_set(buffer.samplable_keys()) == set(expected)
         assert_equals_twin(all_transitions(buffer), expected)
@@ -242,6 +242,6 @@ def test_prioritised_samplers_equal_twin(
         past += drawn
         chosen = [past[index] for index in rng.integers(len(past), size=7)]  # some stale or twice
         priorities = rng.integers(0, 40, 7) / 8  # some equal
-        buffer.update_priorities(torch.tensor(chosen), torch.from_numpy(priorities))
+        buffer.learnt(torch.tensor(chosen), torch.from_numpy(priorities))
         twin.update(chosen, priorities.tolist())
         assert buffer.metrics()["replay/priority_max"] == twin.highest

@@ -22,7 +22,7 @@ from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs
 from lrl.inference.request_queue import RequestQueue
 from lrl.inference.requests import Requester, RequestLayout, RequestSlots
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, ChunkWriter
 from lrl.types import ActionSpec, Column, EnvSpec, Memory, Observation, RowKind, Rows
 
@@ -58,13 +58,13 @@ def rich(rows: Rows) -> Rows:
 def test_batches_hold_what_the_rows_of_their_observations_held(frame_stack: int, n_step: int):
     rng = np.random.default_rng(n_step)
     settings: dict[str, Any] = {"capacity": 120, "num_streams": 2, "n_step": n_step}
-    plain = ReplayBuffer(make_spec(frame_stack), **settings)
-    full = ReplayBuffer(rich_spec(frame_stack), **settings)
+    plain = Replay(make_spec(frame_stack), **settings)
+    full = Replay(rich_spec(frame_stack), **settings)
     streams = [RandomStream(rng, frame_stack, hazard=0.1) for _ in range(2)]
     rows = [(index % 2, streams[index % 2].next_row()) for index in range(300)]
     for start in range(0, 300, 50):
-        plain.append(pack(rows[start : start + 50]))
-        full.append(rich(pack(rows[start : start + 50])))
+        plain.add(pack(rows[start : start + 50]))
+        full.add(rich(pack(rows[start : start + 50])))
     expected, batch = plain.sample(64), full.sample(64)
     assert batch.memory is not None
     assert batch.next_memory is not None
@@ -115,7 +115,7 @@ def test_rows_cross_the_ring_with_all_their_columns():
 def test_a_leaf_that_is_missing_or_of_another_shape_is_named(change: dict[str, Any], text: str):
     rows = rich(pack([(0, RandomStream(np.random.default_rng(0), 1, 0.0).next_row())]))
     with pytest.raises(ValueError, match=text):
-        ReplayBuffer(rich_spec(1), 100, 1).append(replace(rows, **change))
+        Replay(rich_spec(1), 100, 1).add(replace(rows, **change))
 
 
 def test_requests_carry_leaves_and_memory_to_the_server_and_back():

@@ -24,7 +24,7 @@ def test_priorities_reach_the_sampler_as_they_are() -> None:
     assert buffer.needs_priorities
     assert sampler.transitions.streams is buffer.streams
     keys = torch.tensor([[0, 1], [0, 7], [0, 18]])
-    buffer.update_priorities(keys, torch.tensor([1.0, 2.0, 3.0], requires_grad=True))
+    buffer.learnt(keys, torch.tensor([1.0, 2.0, 3.0], requires_grad=True))
     assert sampler.updates == [([[0, 1], [0, 7], [0, 18]], [1.0, 2.0, 3.0])]
 
 
@@ -32,9 +32,9 @@ def test_uniform_ignores_priorities() -> None:
     buffer = filled(episode([1.0] * 3))
     assert not buffer.needs_priorities
     before = buffer.state(with_rows=False)
-    buffer.update_priorities(torch.tensor([[0, 0]]), torch.tensor([1.0]))
+    buffer.learnt(torch.tensor([[0, 0]]), torch.tensor([1.0]))
     assert torch.equal(before["generator"], buffer.state(with_rows=False)["generator"])
-    assert buffer.metrics() == {}
+    assert buffer.metrics() == {"replay/size": 3.0}
 
 
 def test_every_sampler_is_shown_its_rows_and_need_do_nothing_with_them() -> None:
@@ -52,7 +52,7 @@ def test_every_sampler_is_shown_its_rows_and_need_do_nothing_with_them() -> None
 
     buffer = filled(episode([1.0] * 3), sampler=Idle())
     assert buffer.needs_priorities
-    buffer.update_priorities(torch.tensor([[0, 0]]), torch.tensor([1.0]))
+    buffer.learnt(torch.tensor([[0, 0]]), torch.tensor([1.0]))
     assert buffer.sample(4).weights.tolist() == [1.0] * 4
 
 

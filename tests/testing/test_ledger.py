@@ -15,7 +15,7 @@ from lrl.actors.actor import Actor, FunctionPolicy
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
-from lrl.replay import ReplayBuffer
+from lrl.replay import Replay
 from lrl.schedules import Constant
 from lrl.testing import Ledger, LedgerEnv
 from lrl.types import Batch, EnvSpec, RowKind, Rows
@@ -161,10 +161,10 @@ def test_clipped_rewards_are_expected_clipped():
 # --- in a replay ----------------------------------------------------------------------------
 
 
-def replay_of(rows: Rows, frame_stack: int, n_step: int = 1, capacity: int = 1000) -> ReplayBuffer:
+def replay_of(rows: Rows, frame_stack: int, n_step: int = 1, capacity: int = 1000) -> Replay:
     spec = EnvSpec.box((frame_stack, 5, 4) if frame_stack > 1 else (5, 4), "uint8", 3, frame_stack)
-    replay = ReplayBuffer(spec, capacity, num_streams=4, n_step=n_step, gamma=0.9)
-    replay.append(rows)
+    replay = Replay(spec, capacity, num_streams=4, n_step=n_step, gamma=0.9)
+    replay.add(rows)
     return replay
 
 
@@ -172,7 +172,7 @@ def test_what_a_replay_stores_is_verified_once(frame_stack):
     replay = replay_of(ROWS[frame_stack], frame_stack)
     ledger = Ledger(LedgerEnv(), frame_stack, slot=SLOT)
     ledger.take_new(replay.streams)
-    replay.append(made_by(replace(SLOT, actor=1), frame_stack))
+    replay.add(made_by(replace(SLOT, actor=1), frame_stack))
     ledger.take_new(replay.streams)
     ledger.take_new(replay.streams)
     ledger.raise_faults()

@@ -17,7 +17,7 @@ from lrl.actors.exploration import EpsilonGreedy
 from lrl.checkpoints.stamp import make_stamp
 from lrl.evaluation.episodes import EvaluationConfig
 from lrl.learner.rollout_statistics import RolloutStatistics
-from lrl.replay import PrioritizedSampler, RateLimiter, RateLimiterConfig, ReplayBuffer
+from lrl.replay import PrioritizedSampler, RateLimiter, RateLimiterConfig, Replay
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows
 
@@ -44,20 +44,20 @@ def steps(first: int, count: int) -> Rows:
 
 @pytest.mark.parametrize("sampler", [None, PrioritizedSampler()])
 def test_the_replay_goes_on(sampler):
-    buffer = ReplayBuffer(EnvSpec.box((1,), "float32", 2), 30, 1, sampler=sampler)
-    buffer.env_steps_inserted = NEAR
+    buffer = Replay(EnvSpec.box((1,), "float32", 2), 30, 1, sampler=sampler)
+    buffer.env_steps = NEAR
     buffer.streams.counts[:] = NEAR  # its rows of before read as a gap
     buffer.streams._advance(np.zeros(1, np.int64))
     for first in range(0, 80, 8):
-        buffer.append(steps(first, 8))
-    assert buffer.env_steps_inserted == NEAR + 80
+        buffer.add(steps(first, 8))
+    assert buffer.env_steps == NEAR + 80
     batch = buffer.sample(64)
     numbers = batch.keys[:, 1]
     assert bool((numbers > 2**31).all())
     assert (numbers - NEAR).tolist() == batch.observation[:, 0].tolist()
     assert bool((batch.next_observation == batch.observation + 1).all())
     if sampler is not None:
-        buffer.update_priorities(batch.keys, torch.rand(64))
+        buffer.learnt(batch.keys, torch.rand(64))
 
 
 def test_the_rate_limiter_holds_its_ratio():

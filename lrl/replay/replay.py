@@ -1,4 +1,4 @@
-"""The replay buffer: rows go in, batches of transitions come out."""
+"""The replay: the newest rows are kept, and batches of transitions are drawn from them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lrl.parts.devices import usable_device
 from lrl.processes.memory import available_bytes, format_bytes
+from lrl.replay.experience import Experience
 from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
 from lrl.replay.streams import Streams, keys_without
 from lrl.replay.transitions import Transitions
@@ -17,20 +18,20 @@ from lrl.schedules import Schedule, ends_of, value_at
 from lrl.types import Batch, ConfigError, EnvSpec, Rows
 
 
-class ReplayBuffer:
+class Replay(Experience):
     """Keeps the newest rows of every stream and builds n-step transitions when sampled.
 
     Created by the datamodule; fed and sampled by the dataset, in the learner process. It never
-    blocks and is not thread-safe. A rank's buffer knows nothing of other ranks.
+    blocks and is not thread-safe. A rank's replay knows nothing of other ranks.
 
     Attributes:
         streams: The stored rows.
-        env_steps_inserted: STEP rows ever appended, also those of before a resume.
 
     Args:
         spec: Environment whose frames are stored.
         capacity: Rows over all streams; each stream keeps `capacity // num_streams` of them.
-        num_streams: Environments of all actors that feed this buffer.
+        num_streams: Environments of all actors that feed this replay.
+        batch_size: Transitions in a batch that is drawn.
         n_step: Environment steps of a transition, unless the episode ends earlier; of a schedule of
             learner steps `anneal` takes the nearest integer.
         gamma: Discount of one environment step, or a schedule of learner steps.
@@ -38,6 +39,9 @@ class ReplayBuffer:
         seed: Seed of the sampling generator.
         device: Where frames are stored and batches are built.
         memory_map: Folder of a file in which frames are stored instead of in memory.
+        pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
+        rank: Learner process it belongs to: a checkpoint holds the generator of rank 0, from which
+            the others' follow.
 
     Raises:
         ConfigError: A setting is out of range, the rings are too short for one transition, or
@@ -45,9 +49,9 @@ class ReplayBuffer:
 
     Example:
         >>> import numpy as np
-        >>> buffer = ReplayBuffer(EnvSpec.box((1,), "float32", num_actions=2), 100, num_streams=1)
+        >>> replay = Replay(EnvSpec.box((1,), "float32", num_actions=2), 100, num_streams=1)
         >>> zeros = np.zeros(3)
-        >>> buffer.append(
+        >>> replay.add(
         ...     Rows(
         ...         stream=zeros.astype(np.int32),
         ...         kind=zeros.astype(np.uint8),
@@ -59,7 +63,7 @@ class ReplayBuffer:
         ...         policy_version=zeros.astype(np.int64),
         ...     )
         ... )
-        >>> batch = buffer.sample(2)
+        >>> batch = replay.sample(2)
         >>> bool((batch.next_observation == batch.observation + 1).all())
         True
     """
@@ -70,15 +74,19 @@ class ReplayBuffer:
         capacity: int,
         num_streams: int,
         *,
+        batch_size: int = 32,
         n_step: int | Schedule = 1,
         gamma: float | Schedule = 0.99,
         sampler: Sampler | None = None,
         seed: int = 0,
         device: str = "cpu",
         memory_map: str | None = None,
+        pin_memory: bool = False,
+        rank: int = 0,
     ) -> None:
         if num_streams < 1:
             raise ConfigError(f"num_streams is {num_streams}, but a replay needs at least 1 stream")
+        self.batch_size = batch_size
         self._spec = spec
         self._rows_per_stream, self._num_streams = capacity // num_streams, num_streams
         self._schedules = n_step, gamma
@@ -90,21 +98,22 @@ class ReplayBuffer:
         available = torch.cuda.mem_get_info(device)[0] if is_on_gpu else available_bytes()
         beside = None if is_on_gpu else sampler  # which stays on the host
         check_memory(spec, capacity, num_streams, beside, device, memory_map, available)
-        self.env_steps_inserted = 0
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
         self._transitions = Transitions(self.streams, spec.frame_stack, *at_start)
         self._sampler = sampler if sampler is not None else UniformSampler()
         self._tracker = self._sampler if isinstance(self._sampler, TrackingSampler) else None
+        self.needs_priorities = self._tracker is not None
         self.draws_independently = self._sampler.draws_independently
         self._sampler.attach(self._transitions)
         self._generator = torch.Generator().manual_seed(seed)
+        self._pin_memory, self._rank = pin_memory, rank
 
     @staticmethod
     def bytes_needed(
         spec: EnvSpec, capacity: int, num_streams: int = 1, sampler: Sampler | None = None
     ) -> int:
-        """Return the bytes that a buffer of `capacity` rows and its sampler keep."""
+        """Return the bytes that a replay of `capacity` rows and its sampler keep."""
         slots = (capacity // num_streams + 1) * num_streams
         beside = sampler.bytes_needed(slots) if sampler is not None else 0
         return Streams.bytes_needed(spec, capacity, num_streams) + beside
@@ -117,33 +126,40 @@ class ReplayBuffer:
 
         Example:
             >>> spec = EnvSpec.box((1,), "float32", num_actions=2)
-            >>> ReplayBuffer.largest_capacity(spec, ReplayBuffer.bytes_needed(spec, 60, 3) + 5, 3)
+            >>> Replay.largest_capacity(spec, Replay.bytes_needed(spec, 60, 3) + 5, 3)
             60
         """
         low, high = 0, max(0, nbytes) // num_streams  # rows of each stream; a row has 10 bytes
         while low < high:
             middle = (low + high + 1) // 2
-            needed = ReplayBuffer.bytes_needed(spec, middle * num_streams, num_streams, sampler)
+            needed = Replay.bytes_needed(spec, middle * num_streams, num_streams, sampler)
             low, high = (middle, high) if needed <= nbytes else (low, middle - 1)
         return low * num_streams
 
-    def append(self, rows: Rows) -> None:
+    def add(self, rows: Rows) -> None:
         """Copy rows in: any mix of streams, in time order within each stream."""
         if self._tracker is None:
-            self.env_steps_inserted += self.streams.append(rows)
+            self.env_steps += self.streams.append(rows)
             return
         # In pieces that cannot overwrite rows of their own, so that every change is reported.
         for start in range(0, len(rows), self._rows_per_stream):
             counts, oldest = self.streams.counts.copy(), self.streams.oldest.copy()
             piece = rows[start : start + self._rows_per_stream]
-            self.env_steps_inserted += self.streams.append(piece)
+            self.env_steps += self.streams.append(piece)
             self._tracker.rows_changed(
                 added=self._transitions.became_samplable(counts),
                 removed=self._transitions.no_longer_samplable(oldest),
             )
 
-    def sample(self, batch_size: int) -> Batch:
-        """Draw transitions. The batch is newly allocated: it may be kept for any time.
+    def draw(self, batches: int) -> list[Batch]:
+        """Sample all batches together, which costs less than one by one."""
+        rows = self.sample(batches * self.batch_size)
+        if self._pin_memory:
+            rows = rows.pin_memory()
+        return rows.split(self.batch_size) if batches > 1 else [rows]
+
+    def sample(self, size: int) -> Batch:
+        """Draw so many transitions. The batch is newly allocated: it may be kept for any time.
 
         With `n_step` 1 its observation and next observation overlap in memory: do not write
         into them.
@@ -151,31 +167,26 @@ class ReplayBuffer:
         Raises:
             NotEnoughRows: No stored row can be sampled yet.
         """
-        keys, weights = self._sampler.sample(self._transitions, batch_size, self._generator)
+        keys, weights = self._sampler.sample(self._transitions, size, self._generator)
         return self._transitions.batch(keys, weights)
 
-    def can_sample(self) -> bool:
-        """Tell whether `sample` would succeed: one row is enough, it draws with replacement."""
+    def can_draw(self) -> bool:
+        """Tell whether one row can be sampled, which is enough: it draws with replacement."""
         return self._transitions.any_samplable()
 
     def samplable_keys(self) -> Tensor:
         """List the keys of all rows that can be sampled now. Slow: for tests and inspection."""
         return torch.from_numpy(self._transitions.samplable_keys())
 
-    def update_priorities(self, keys: Tensor, priorities: Tensor) -> None:
+    def learnt(self, keys: Tensor, priorities: Tensor) -> None:
         """Hand priorities to the sampler; those of rows that were overwritten are dropped."""
         if self._tracker is not None:
             values = priorities.detach().float().cpu().numpy()
             self._tracker.update_priorities(keys.cpu().numpy(), values)
 
-    @property
-    def needs_priorities(self) -> bool:
-        """Whether the learner has to call `update_priorities`."""
-        return self._tracker is not None
-
     def metrics(self) -> dict[str, float]:
-        """Return the sampler's metrics, by the names of docs/metrics.md."""
-        return self._sampler.metrics()
+        """Return its size and the sampler's metrics."""
+        return {"replay/size": float(len(self)), **self._sampler.metrics()}
 
     def anneal(self, learner_step: int) -> None:
         """Set `n_step` and `gamma` to what they are after so many learner steps.
@@ -185,9 +196,9 @@ class ReplayBuffer:
         Example:
             >>> from lrl.schedules import Linear
             >>> spec = EnvSpec.box((1,), "float32", num_actions=2)
-            >>> buffer = ReplayBuffer(spec, 100, num_streams=1, n_step=Linear(10.0, 3.0, 1000))
-            >>> buffer.anneal(500)
-            >>> buffer.n_step
+            >>> replay = Replay(spec, 100, num_streams=1, n_step=Linear(10.0, 3.0, 1000))
+            >>> replay.anneal(500)
+            >>> replay.n_step
             6
         """
         n_step, gamma = self._schedules
@@ -262,7 +273,7 @@ class ReplayBuffer:
         rows = sampler.pop("rows", {})
         state = {
             "generator": self._generator.get_state(),
-            "env_steps_inserted": self.env_steps_inserted,
+            "env_steps_inserted": self.env_steps,
             "sampler": sampler,
         }
         if with_rows:
@@ -270,9 +281,13 @@ class ReplayBuffer:
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state`: the rows that belong to it, if any, are in `streams` again."""
-        self._generator.set_state(state["generator"])
-        self.env_steps_inserted = state["env_steps_inserted"]
+        """Go on from `state`: the rows that belong to it, if any, are in `streams` again.
+
+        Without rows it is of a checkpoint, which all ranks read: each draws in its own way.
+        """
+        own = state["generator"] if "counts" in state else _of_rank(self._rank, state["generator"])
+        self._generator.set_state(own)
+        self.env_steps = state["env_steps_inserted"]
         self._transitions.n_step = state.get("n_step", self.n_step)
         rows = state.get("sampler_rows")  # None without rows, empty where none are kept
         self._sampler.restore({**state["sampler"], "rows": rows})
@@ -293,6 +308,16 @@ class ReplayBuffer:
             )
 
 
+def _of_rank(rank: int, generator_state: Tensor) -> Tensor:
+    """Return rank 0's generator state as it is, and other states for the other ranks."""
+    if rank == 0:
+        return generator_state
+    generator = torch.Generator()
+    generator.set_state(generator_state)
+    seeds = torch.randint(2**62, (rank,), generator=generator)
+    return torch.Generator().manual_seed(int(seeds[-1])).get_state()
+
+
 def _check_gamma(gamma: float) -> None:
     if not 0.0 <= gamma <= 1.0:
         raise ConfigError(f"replay.gamma is {gamma}, but a discount lies between 0 and 1")
@@ -309,7 +334,7 @@ def check_memory(
     reserved: int = 0,
     whose: str = "",
 ) -> None:
-    """Check that a buffer fits into the memory that is available, as far as that is known.
+    """Check that a replay fits into the memory that is available, as far as that is known.
 
     Args:
         spec: The environment.
@@ -327,10 +352,10 @@ def check_memory(
     """
     if memory_map is not None:
         spec = replace(spec, observation={})  # frames cost nothing
-    needed = ReplayBuffer.bytes_needed(spec, capacity, num_streams, sampler)
+    needed = Replay.bytes_needed(spec, capacity, num_streams, sampler)
     if available is None or needed + reserved <= available:
         return
-    fits = ReplayBuffer.largest_capacity(spec, available - reserved, num_streams, sampler)
+    fits = Replay.largest_capacity(spec, available - reserved, num_streams, sampler)
     beside = f" beside {format_bytes(reserved)} for the actors" if reserved else ""
     raise ConfigError(
         f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}{beside}, but "

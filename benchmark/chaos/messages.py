@@ -11,7 +11,7 @@ from lrl.actors.actor import rows_without_action
 from lrl.testing import LedgerEnv
 from lrl.transport import Channel, ChunkLayout
 from lrl.transport.layout import MESSAGE
-from lrl.transport.receiver import Receiver
+from lrl.transport.queue import Receiver
 from lrl.types import EnvSpec, RowKind
 
 CHUNK_ROWS = 16

@@ -2,8 +2,7 @@
 
 from lrl.transport.chunks import ActorEnd, Channel, ChunkWriter
 from lrl.transport.layout import ChunkLayout, Counters
-from lrl.transport.queue import ChunkQueue
-from lrl.transport.receiver import Chunk, LedgerEntry
+from lrl.transport.queue import Chunk, ChunkQueue, LedgerEntry
 from lrl.transport.weights import WeightStore
 
 __all__ = [

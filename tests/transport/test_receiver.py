@@ -9,7 +9,7 @@ from helpers.transport_actors import SPEC, numbered
 
 from lrl.transport import Channel, ChunkLayout
 from lrl.transport.layout import FREE, MESSAGE
-from lrl.transport.receiver import Receiver
+from lrl.transport.queue import Receiver
 
 CHUNK_ROWS = 16
 

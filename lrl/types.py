@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -82,15 +83,62 @@ class Column:
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What an agent can do.
+    """What an agent can do: one choice of several, or one in each of several branches.
+
+    The values of all choices stand side by side, branch after branch, and so do masks. An action is
+    one number where there is one branch, otherwise `[branches]`.
 
     Attributes:
-        branches: Number of choices, `(n,)` for a Discrete space; they are numbered from 0.
+        branches: Number of choices in each branch, `(n,)` for a Discrete space; choices are
+            numbered from 0 in each.
         masks: Whether the environment says which choices are allowed.
+
+    Example:
+        >>> ActionSpec((3, 2)).split(np.array([[1, 2, 3, 40, 50]]))
+        [array([[1, 2, 3]]), array([[40, 50]])]
     """
 
     branches: tuple[int, ...]
     masks: bool = False
+
+    @cached_property
+    def column(self) -> Column:
+        """What a row holds of an action."""
+        return Column("int32", () if len(self.branches) == 1 else (len(self.branches),))
+
+    @cached_property
+    def parts(self) -> tuple[slice, ...]:
+        """Where the values of each branch stand."""
+        ends = tuple(accumulate(self.branches))
+        return tuple(slice(end - size, end) for size, end in zip(self.branches, ends, strict=True))
+
+    def split(self, values: Any) -> list[Any]:
+        """Return what values or masks `[..., values]` say of each branch; None says nothing."""
+        if len(self.branches) == 1 or values is None:
+            return [values] * len(self.branches)
+        return [values[..., part] for part in self.parts]
+
+    def choices(self, action: Any) -> list[Any]:
+        """Return the choices of actions `[...]` or `[..., branches]` in each branch."""
+        if len(self.branches) == 1:
+            return [action]
+        return [action[..., branch] for branch in range(len(self.branches))]
+
+    def indices(self, action: Any) -> Any:
+        """Return where the values of actions stand among those of all choices, `[..., branches]`.
+
+        Example:
+            >>> ActionSpec((3, 2)).indices(np.array([[2, 1]]))
+            array([[2, 4]])
+        """
+        taken = zip(self.choices(action), self.parts, strict=True)
+        return np.stack([choice + part.start for choice, part in taken], axis=-1)
+
+    def outside(self, action: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """Tell which of several actions there are not, `[actions]`."""
+        if len(self.branches) == 1:
+            return (action < 0) | (action >= self.branches[0])
+        return ((action < 0) | (action >= self.branches)).any(axis=-1)
 
 
 @dataclass(frozen=True)
@@ -209,9 +257,7 @@ class EnvSpec:
 
     def row_columns(self) -> dict[str, Column]:
         """Return all columns of a row: the only list there is of them."""
-        branches = self.action.branches
-        action = Column("int32", () if len(branches) == 1 else (len(branches),))
-        return {**_PLAIN_COLUMNS, "action": action, **self.carried_columns()}
+        return {**_PLAIN_COLUMNS, "action": self.action.column, **self.carried_columns()}
 
 
 _PLAIN_COLUMNS = {
@@ -309,7 +355,7 @@ class Rows:
     stream: npt.NDArray[np.int32]
     kind: npt.NDArray[np.uint8]
     frame: Observation  # [rows, *shape], one array or one for each leaf
-    action: npt.NDArray[np.int32]
+    action: npt.NDArray[np.int32]  # or [rows, branches]
     reward: npt.NDArray[np.float32]
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
@@ -365,10 +411,15 @@ class Rows:
         """
         if (self.kind > max(RowKind)).any():
             raise ValueError(f"kind {self.kind.max()} is none of {[kind.name for kind in RowKind]}")
+        shape = (len(self), *spec.action.column.shape)
+        if self.action.shape != shape:
+            raise ValueError(f"action has the shape {self.action.shape}, expected {shape}")
         acted = self.action[self.kind == RowKind.STEP]
-        if acted.size and not 0 <= acted.min() <= acted.max() < spec.num_actions:
-            wrong = acted.max() if acted.min() >= 0 else acted.min()
-            raise ValueError(f"action {wrong} is not one of the {spec.num_actions} actions")
+        outside = spec.action.outside(acted)
+        if outside.any():
+            sizes = spec.action.branches
+            known = f"the {sizes[0]} actions" if len(sizes) == 1 else f"those of branches {sizes}"
+            raise ValueError(f"action {acted[outside.argmax()]} is not one of {known}")
         for name, column in self.columns().items():
             is_float = np.issubdtype(column.dtype, np.floating)
             if is_float and not np.isfinite(column.astype(np.float64)).all():
@@ -418,7 +469,7 @@ class Batch(_Tensors):
     """
 
     observation: Observation  # [batch, *observation_shape], one tensor or one for each leaf
-    action: torch.Tensor  # int64 [batch]
+    action: torch.Tensor  # int64 [batch], or [batch, branches]
     reward: torch.Tensor  # float32 [batch], discounted n-step sum
     discount: torch.Tensor  # float32 [batch]
     next_observation: Observation  # the same, where the value is bootstrapped
@@ -442,7 +493,7 @@ class SequenceBatch(_Tensors):
 
     kind: torch.Tensor  # uint8 [batch, time], of `RowKind`
     observation: Observation  # [batch, time, *observation_shape]; of PREFIX rows anything
-    action: torch.Tensor  # int64 [batch, time]
+    action: torch.Tensor  # int64 [batch, time], or [batch, time, branches]
     reward: torch.Tensor  # float32 [batch, time], discounted n-step sum
     discount: torch.Tensor  # float32 [batch, time]
     next_row: torch.Tensor  # int64 [batch, time], the row at which the value is bootstrapped

@@ -8,10 +8,20 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lrl.actors.exploration import Exploration, Moment, best_values
+from lrl.actors.exploration import Exploration, Mask, Moment, best_values, in_branches
 from lrl.actors.slot import ActorSlot
 from lrl.envs import RestorableEnvs, StreamEnvs
-from lrl.types import EnvSpec, Memory, Observation, RowKind, Rows, leaves_from, leaves_of, named
+from lrl.types import (
+    Column,
+    EnvSpec,
+    Memory,
+    Observation,
+    RowKind,
+    Rows,
+    leaves_from,
+    leaves_of,
+    named,
+)
 
 
 class Decision(NamedTuple):
@@ -72,7 +82,8 @@ class Sink(Protocol):
         Args:
             episode_return: Its raw return.
             length: Its environment steps.
-            start_value: The highest value of an allowed action at its first observation.
+            start_value: The highest value of an allowed action at its first observation; the mean
+                over branches of theirs.
         """
         ...
 
@@ -149,15 +160,13 @@ class Actor:
             self.begin()
         observation, memory, mask = self.observation, self.memory, self.envs.action_mask
         q, self.policy_version, self.memory = self.policy(observation, memory)
-        moment = Moment(
-            self.run_env_steps, self._environments, self._total_environments, self.rng, mask
-        )
-        action = self.exploration.select(q, moment)
+        action = in_branches(self._choose, q, mask, self.envs.spec.action)
         step = self.envs.step(action)
         acted = ~self._ended
         begins = acted & (self._length == 0)
         if begins.any():
-            self._start_value[begins] = best_values(q, mask)[begins]
+            best = best_values(q, mask, self.envs.spec.action)
+            self._start_value[begins] = best[begins]
         reward = step.reward if self.reward_clip is None else self._clip(step.reward)
         self.sink.put(
             Rows(
@@ -234,6 +243,12 @@ class Actor:
         assert self.reward_clip is not None
         return np.clip(reward, -self.reward_clip, self.reward_clip)
 
+    def _choose(self, q: npt.NDArray[np.float32], mask: Mask) -> npt.NDArray[np.int32]:
+        moment = Moment(
+            self.run_env_steps, self._environments, self._total_environments, self.rng, mask
+        )
+        return self.exploration.select(q, moment)
+
     def _newest_frame(self, observation: Observation) -> Observation:
         return self._frame(observation, slice(None), -1)
 
@@ -249,15 +264,20 @@ class Actor:
     def _put_gap(self, chosen: npt.NDArray[np.bool_]) -> None:
         """Say that nothing may be joined with what came before."""
         streams = self._streams[chosen]
-        frames = gap_frames(self.envs.spec, len(streams))
-        self.sink.put(rows_without_action(RowKind.GAP, streams, frames))
+        self._put_without_action(RowKind.GAP, streams, gap_frames(self.envs.spec, len(streams)))
 
     def _put_prefix(self, chosen: npt.NDArray[np.bool_]) -> None:
         """Send the earlier frames of first stacks, oldest first."""
         streams = self._streams[chosen]
         for index in range(self.envs.spec.frame_stack - 1):
             frames = self._frame(self.observation, chosen, index)
-            self.sink.put(rows_without_action(RowKind.PREFIX, streams, frames))
+            self._put_without_action(RowKind.PREFIX, streams, frames)
+
+    def _put_without_action(
+        self, kind: RowKind, streams: npt.NDArray[np.int32], frames: Observation
+    ) -> None:
+        column = self.envs.spec.action.column
+        self.sink.put(rows_without_action(kind, streams, frames, column))
 
     def _forget(self, chosen: npt.NDArray[np.bool_]) -> None:
         """Begin to remember anew where an episode begins."""
@@ -294,14 +314,26 @@ def gap_frames(spec: EnvSpec, count: int) -> Observation:
     return leaves_from("frame", {name: column.filled(count) for name, column in columns})
 
 
-def rows_without_action(kind: RowKind, streams: npt.NDArray[np.int32], frames: Observation) -> Rows:
-    """Return rows that hold a frame and nothing else, one per stream."""
+def rows_without_action(
+    kind: RowKind,
+    streams: npt.NDArray[np.int32],
+    frames: Observation,
+    action: Column = Column("int32"),  # noqa: B008 (frozen)
+) -> Rows:
+    """Return rows that hold a frame and nothing else, one per stream.
+
+    Args:
+        kind: What they are.
+        streams: Their streams.
+        frames: Their frames.
+        action: What other rows hold of an action.
+    """
     count = len(streams)
     return Rows(
         stream=streams,
         kind=np.full(count, kind, dtype=np.uint8),
         frame=frames,
-        action=np.zeros(count, dtype=np.int32),
+        action=action.filled(count),
         reward=np.zeros(count, dtype=np.float32),
         terminated=np.zeros(count, dtype=np.bool_),
         truncated=np.zeros(count, dtype=np.bool_),

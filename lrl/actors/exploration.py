@@ -1,21 +1,25 @@
 """Exploration: from action values to the actions an actor takes.
 
 Numpy only. Every environment draws its own decision from the actor's generator, and `select` is
-the one place where actors honour action masks.
+the one place where actors honour action masks. Where an action is a choice in each of several
+branches, an exploration is asked for each branch in turn (`in_branches`) and knows of one only.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lrl.schedules import Linear, Schedule
-from lrl.types import ConfigError
+from lrl.types import ActionSpec, ConfigError
+
+Mask: TypeAlias = "npt.NDArray[np.bool_] | None"
+"""Allowed actions `[environments, actions]`; None allows all."""
 
 
 class Moment(NamedTuple):
@@ -29,7 +33,7 @@ class Moment(NamedTuple):
     """Number of environments of all actors and ranks."""
     rng: np.random.Generator
     """The actor's generator."""
-    mask: npt.NDArray[np.bool_] | None = None
+    mask: Mask = None
     """Allowed actions `[environments, actions]`, at least one for each environment; None allows
     all."""
 
@@ -67,9 +71,7 @@ class Exploration(ABC):
         """
 
 
-def greedy_actions(
-    q: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_] | None = None
-) -> npt.NDArray[np.int32]:
+def greedy_actions(q: npt.NDArray[np.floating], mask: Mask = None) -> npt.NDArray[np.int32]:
     """Return the best allowed action of each row, the first one if they tie.
 
     Example:
@@ -81,19 +83,49 @@ def greedy_actions(
 
 
 def best_values(
-    q: npt.NDArray[np.floating], mask: npt.NDArray[np.bool_] | None = None
+    q: npt.NDArray[np.floating], mask: Mask, spec: ActionSpec
 ) -> npt.NDArray[np.floating]:
-    """Return the value of the best allowed action of each row.
+    """Return the value of the best allowed action of each row: over branches, the mean of theirs.
 
     Example:
-        >>> best_values(np.array([[1.0, 9.0, 2.0]]), np.array([[True, False, True]]))
-        array([2.])
+        >>> q, mask = np.array([[1.0, 9.0, 2.0]]), np.array([[True, False, True]])
+        >>> best_values(q, mask, ActionSpec((3,))), best_values(q, mask, ActionSpec((2, 1)))
+        (array([2.]), array([1.5]))
     """
-    return q.max(axis=1) if mask is None else np.where(mask, q, -np.inf).max(axis=1)
+    parts = zip(spec.split(q), spec.split(mask), strict=True)
+    best = [
+        (values if allowed is None else np.where(allowed, values, -np.inf)).max(axis=1)
+        for values, allowed in parts
+    ]
+    return best[0] if len(best) == 1 else np.mean(best, axis=0)
+
+
+def in_branches(
+    choose: Callable[[Any, Any], npt.NDArray[np.int32]],
+    q: npt.NDArray[np.floating],
+    mask: Mask,
+    spec: ActionSpec,
+) -> npt.NDArray[np.int32]:
+    """Return a choice in each branch, `[environments, branches]`, or in the only one.
+
+    Args:
+        choose: From the values and the mask of one branch to choices `[environments]`.
+        q: Values of all choices `[environments, values]`.
+        mask: Which of them are allowed; None for all.
+        spec: The actions.
+
+    Example:
+        >>> in_branches(greedy_actions, np.array([[1.0, 9.0, 2.0]]), None, ActionSpec((2, 1)))
+        array([[1, 0]], dtype=int32)
+    """
+    if len(spec.branches) == 1:
+        return choose(q, mask)
+    parts = zip(spec.split(q), spec.split(mask), strict=True)
+    return np.stack([choose(values, allowed) for values, allowed in parts], axis=1)
 
 
 def random_actions(
-    count: int, num_actions: int, rng: np.random.Generator, mask: npt.NDArray[np.bool_] | None
+    count: int, num_actions: int, rng: np.random.Generator, mask: Mask
 ) -> npt.NDArray[np.int32]:
     """Return uniformly random allowed actions `[count]`."""
     if mask is None:

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 from typing_extensions import override
@@ -23,7 +23,15 @@ from typing_extensions import override
 from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.kind import EnvKind, RenderedEnv
 from lrl.envs.protocols import GYMNASIUM
-from lrl.envs.vector import Bounds, EnvStep, StreamEnvs, checked_leaves, quoted
+from lrl.envs.vector import (
+    Bounds,
+    Choices,
+    EnvStep,
+    StreamEnvs,
+    checked_leaves,
+    joined_masks,
+    quoted,
+)
 from lrl.parts import factory, safety
 from lrl.types import ActionSpec, Column, ConfigError, EnvSpec, Observation, whole_of
 
@@ -50,16 +58,12 @@ def spec_from_spaces(
 ) -> EnvSpec:
     """Describe an environment by its spaces; refuse spaces that lrl cannot handle."""
     boxes = _boxes(observation_space, name)
-    if not isinstance(action_space, Discrete):
-        raise ConfigError(
-            f"{name} has the action space {action_space}, but only Discrete is supported."
-        )
     return EnvSpec(
         observation={
             leaf: Column(_network_dtype(box.dtype), box.shape[frame_stack > 1 :], frame_stack)
             for leaf, box in boxes.items()
         },
-        action=ActionSpec((int(action_space.n),), action_masks),
+        action=ActionSpec(Choices(action_space, name).branches, action_masks),
     )
 
 
@@ -90,25 +94,25 @@ def _bounds(space: Space, owner: str) -> dict[str, Bounds]:
     return {leaf: Bounds(box, leaf) for leaf, box in _boxes(space, owner).items()}
 
 
-def _first_action(action_space: Space) -> int:
-    return int(action_space.start) if isinstance(action_space, Discrete) else 0
-
-
 def _network_dtype(dtype: np.dtype) -> str:
     return _KEPT_DTYPES.get(dtype, "float32")  # which holds integers exactly up to 2**24
 
 
-def _read_mask(info: dict[str, Any], shape: tuple[int, ...], name: str) -> npt.NDArray[np.bool_]:
+def _read_mask(
+    info: dict[str, Any], shape: tuple[int, ...], spec: ActionSpec, name: str
+) -> npt.NDArray[np.bool_]:
     """Return `info["action_mask"]`, which must have that shape, as an array of its own."""
     if "action_mask" not in info:
         raise ConfigError(
             f"env.action_masks is true, but {name} gave no info['action_mask']: it must come with "
             "every reset and step; otherwise leave env.action_masks false."
         )
-    mask = np.asarray(info["action_mask"])
+    given, several = info["action_mask"], len(spec.branches) > 1
+    mask = joined_masks(given) if several else np.asarray(given)
     if mask.shape != shape:
+        per = f"choice of all {len(spec.branches)} branches" if several else "action"
         raise ValueError(
-            f"info['action_mask'] of {name} must have the shape {shape}, a number per action, but "
+            f"info['action_mask'] of {name} must have the shape {shape}, a number per {per}, but "
             f"has {mask.shape}."
         )
     return mask.astype(np.bool_)
@@ -142,7 +146,7 @@ class SingleEnvs(StreamEnvs):
         )
         super().__init__(spec, len(envs), _bounds(env.observation_space, name))
         self._envs = list(envs)
-        self._first_action = _first_action(env.action_space)
+        self._choices = Choices(env.action_space, name)
 
     def _reset_envs(self, seeds: Sequence[int]) -> Observation:
         leaves, mask = self._empty_leaves(), self._empty_mask()
@@ -150,7 +154,7 @@ class SingleEnvs(StreamEnvs):
             value, info = env.reset(seed=seed)
             self._store(leaves, index, value)
             if mask is not None:
-                mask[index] = _read_mask(info, mask.shape[1:], f"environment {index}")
+                mask[index] = self._mask_of(index, info)
             self.offers_masks = "action_mask" in info
         self.action_mask = mask
         return whole_of(leaves)
@@ -159,7 +163,7 @@ class SingleEnvs(StreamEnvs):
         leaves, mask = self._empty_leaves(), self._empty_mask()
         reward = np.zeros(self.num_envs, np.float64)
         terminated, truncated, life_lost = np.zeros((3, self.num_envs), np.bool_)
-        first = self._first_action
+        own_actions = self._choices.actions(actions)
         for index, env in enumerate(self._envs):
             if self.retired[index]:
                 for leaf in leaves.values():
@@ -170,13 +174,13 @@ class SingleEnvs(StreamEnvs):
             if ended[index]:
                 value, info = env.reset()
             else:
-                value, gain, end, cut, info = env.step(actions[index] + first)
+                value, gain, end, cut, info = env.step(own_actions[index])
                 if not (type(gain) in _NUMBERS and type(end) in _FLAGS and type(cut) in _FLAGS):
                     _check_scalars(index, reward=gain, terminated=end, truncated=cut)
                 reward[index], terminated[index], truncated[index] = gain, end, cut
             self._store(leaves, index, value)
             if mask is not None:
-                mask[index] = _read_mask(info, mask.shape[1:], f"environment {index}")
+                mask[index] = self._mask_of(index, info)
         self.action_mask = mask
         return EnvStep(whole_of(leaves), reward, terminated, truncated, life_lost)
 
@@ -191,6 +195,10 @@ class SingleEnvs(StreamEnvs):
         if not self.spec.action.masks:
             return None
         return np.empty((self.num_envs, self.spec.num_actions), np.bool_)
+
+    def _mask_of(self, index: int, info: dict[str, Any]) -> npt.NDArray[np.bool_]:
+        spec = self.spec.action
+        return _read_mask(info, (sum(spec.branches),), spec, f"environment {index}")
 
     def _store(
         self, leaves: dict[str, npt.NDArray[np.generic]], index: int, observation: Observation
@@ -221,7 +229,7 @@ class NativeVectorEnvs(StreamEnvs):
         spec = spec_from_spaces(observation_space, action_space, name, action_masks=action_masks)
         super().__init__(spec, envs.num_envs, _bounds(observation_space, name))
         self._envs = envs
-        self._first_action = _first_action(action_space)
+        self._choices = Choices(action_space, name)
 
     def _reset_envs(self, seeds: Sequence[int]) -> Observation:
         seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
@@ -232,7 +240,7 @@ class NativeVectorEnvs(StreamEnvs):
 
     def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
         observation, reward, terminated, truncated, info = self._envs.step(
-            actions + self._first_action
+            self._choices.actions(actions)
         )
         self._take_mask(info)
         return EnvStep(
@@ -249,7 +257,7 @@ class NativeVectorEnvs(StreamEnvs):
     def _take_mask(self, info: dict[str, Any]) -> None:
         if self.spec.action.masks:
             shape = (self.num_envs, self.spec.num_actions)
-            self.action_mask = _read_mask(info, shape, "the vector environment")
+            self.action_mask = _read_mask(info, shape, self.spec.action, "the vector environment")
 
     def _converted(self, observation: Observation) -> Observation:
         whose, converted = "The vector environment", dict[str, npt.NDArray[Any]]()
@@ -322,8 +330,7 @@ class RenderedGymnasium(RenderedEnv):
         self.envs = SingleEnvs([self._env], config.frame_stack, config.action_masks)
         self.fps = float(self._env.metadata.get("render_fps") or _DEFAULT_FPS)
         meanings = getattr(self._env.unwrapped, "get_action_meanings", None)
-        numbers = map(str, range(self.envs.spec.num_actions))
-        self.action_names = [str(name) for name in (meanings() if meanings else numbers)]
+        self.action_names = _names(self.envs.spec.action, meanings() if meanings else ())
         self.reset(0)
         self.picture()
 
@@ -342,6 +349,16 @@ class RenderedGymnasium(RenderedEnv):
 
     def _no_pictures(self, reason: str) -> ConfigError:
         return ConfigError(f"{self._source} cannot be filmed: {reason}")
+
+
+def _names(spec: ActionSpec, given: Sequence[object]) -> list[str]:
+    """Return the names that the environment has of all choices, or their numbers."""
+    if len(given) == sum(spec.branches):
+        return [str(name) for name in given]
+    if len(spec.branches) == 1:
+        return [str(choice) for choice in range(spec.branches[0])]
+    sizes = enumerate(spec.branches)
+    return [f"{branch}: {choice}" for branch, size in sizes for choice in range(size)]
 
 
 def _make_single(config: EnvConfig) -> gymnasium.Env:

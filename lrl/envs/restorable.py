@@ -91,8 +91,8 @@ class RestorableEnvs(StreamEnvs):
     def _step_envs(self, actions: npt.NDArray[np.int64], ended: npt.NDArray[np.bool_]) -> EnvStep:
         steps = [
             recorded.begin(self._new_seed())
-            if ended[index] and len(recorded.actions) >= STEPS_PER_SEED
-            else recorded.step(int(actions[index]))
+            if ended[index] and recorded.steps >= STEPS_PER_SEED
+            else recorded.step(actions[index : index + 1])
             for index, recorded in enumerate(self._recorded)
         ]
         self.action_mask = self._masks()
@@ -140,9 +140,15 @@ class _Recorded:
             map_leaves(_stacked, self.observation), np.zeros(1), nothing, nothing, nothing
         )
 
-    def step(self, action: int) -> EnvStep:
-        step = self.envs._step_envs(np.array([action]), np.array([self.ended]))
-        self.actions.append(action)
+    @property
+    def steps(self) -> int:
+        """Steps since the seed."""
+        return len(self.actions) // len(self.envs.spec.action.branches)
+
+    def step(self, action: npt.NDArray[np.int64]) -> EnvStep:
+        """Take an action, `[1]` or `[1, branches]`."""
+        step = self.envs._step_envs(action, np.array([self.ended]))
+        self.actions.extend(action.reshape(-1).tolist())
         self.observation = _only(step.observation)
         self.checksum = _checksum(self.observation, self.checksum)
         self.reward += float(step.reward[0])
@@ -152,17 +158,18 @@ class _Recorded:
     def state_dict(self) -> dict[str, Any]:
         names = ("seed", "observation", "checksum", "reward", "ended")
         own = {name: getattr(self, name) for name in names}
-        return {**own, "actions": np.array(self.actions, np.int32)}
+        shape = (self.steps, *self.envs.spec.action.column.shape)
+        return {**own, "actions": np.array(self.actions, np.int32).reshape(shape)}
 
     def replay(self, state: dict[str, Any]) -> bool:
         """Do again what was done; return whether the outcome is the same."""
-        actions = state["actions"].tolist()
+        actions = np.asarray(state["actions"], np.int64)
         try:
-            if not set(actions) <= set(range(self.envs.spec.num_actions)):
+            if self.envs.spec.action.outside(actions).any():
                 raise ValueError("an action is not in the action space")  # ale-py would hang
             self.reset(state["seed"])
-            for action in actions:
-                self.step(action)
+            for index in range(len(actions)):
+                self.step(actions[index : index + 1])
         except Exception:  # such as an action that is not allowed, where it was
             _log.warning("an environment failed while it was restored", exc_info=True)
             return False

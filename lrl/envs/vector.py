@@ -11,11 +11,12 @@ import logging
 import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 from lrl.types import ConfigError, EnvSpec, Observation, leaves_of
 
@@ -44,13 +45,14 @@ class StreamEnvs(ABC):
     backend and that nothing but finite numbers of the declared shape comes back.
 
     Args:
-        spec: Shape and type of observations, number of actions, whether there are masks.
+        spec: Shape and type of observations, the actions, whether there are masks.
         num_envs: Number of environments.
         bounds: Warn of observations outside of their spaces, by the names of leaves.
 
     Attributes:
         action_mask: The actions allowed in the current observations, `[num_envs, num_actions]`, at
-            least one in each; never overwritten by a later step. None without `spec.action.masks`.
+            least one in each branch; never overwritten by a later step. None without
+            `spec.action.masks`.
         offers_masks: Whether the last reset brought masks, used or not.
         retired: Environments whose answers nobody needs until the next reset, `[num_envs]`, set by
             the caller; single environments are then not stepped and answer with zeros.
@@ -111,7 +113,7 @@ class StreamEnvs(ABC):
         first observation of the next episode with reward 0 and no flag.
 
         Args:
-            actions: Integers `[num_envs]` in `0 ... spec.num_actions - 1`.
+            actions: Choices `[num_envs]`, or `[num_envs, branches]`, numbered from 0.
 
         Raises:
             ValueError: An action is not in the space or not allowed, or an environment answered
@@ -139,21 +141,23 @@ class StreamEnvs(ABC):
 
     def _checked_actions(self, actions: npt.ArrayLike) -> npt.NDArray[np.int64]:
         actions = np.asarray(actions)
-        if actions.dtype.kind not in "iu" or actions.shape != (self.num_envs,):
+        spec, expected = self.spec.action, (self.num_envs, *self.spec.action.column.shape)
+        if actions.dtype.kind not in "iu" or actions.shape != expected:
             raise ValueError(
-                f"actions must be integers of shape ({self.num_envs},), not {actions.dtype} of "
+                f"actions must be integers of shape {expected}, not {actions.dtype} of "
                 f"shape {actions.shape}."
             )
-        outside = (actions < 0) | (actions >= self.spec.num_actions)
+        outside = spec.outside(actions)
         if outside.any():
             index = int(outside.argmax())
+            ends = ", ".join(f"0 ... {size - 1}" for size in spec.branches)
             raise ValueError(
-                f"Environment {index}: action {actions[index]} is not in the action space, "
-                f"0 ... {self.spec.num_actions - 1}."
+                f"Environment {index}: action {actions[index]} is not in the action space, {ends}."
             )
-        if self.action_mask is not None:
-            allowed = self.action_mask[np.arange(self.num_envs), actions]
-            if not allowed.all():
+        everywhere = np.arange(self.num_envs)
+        for choice, mask in zip(spec.choices(actions), spec.split(self.action_mask), strict=True):
+            allowed = mask is None or mask[everywhere, choice]
+            if not np.all(allowed):
                 index = int(allowed.argmin())
                 raise ValueError(
                     f"Environment {index}: action {actions[index]} is not allowed now."
@@ -182,15 +186,16 @@ class StreamEnvs(ABC):
     def _check_mask(self, ended: npt.NDArray[np.bool_]) -> None:
         if self.action_mask is None:
             return
-        forbids_all = ~self.action_mask.any(axis=1)
-        if forbids_all.any():
-            stuck = forbids_all & ~ended
-            if stuck.any():
-                raise ValueError(
-                    f"Environment {int(stuck.argmax())}: info['action_mask'] allows no action, but "
-                    "the episode goes on."
-                )
-            self.action_mask[forbids_all] = True  # no action is chosen in a final observation
+        for mask in self.spec.action.split(self.action_mask):
+            forbids_all = ~mask.any(axis=1)
+            if forbids_all.any():
+                stuck = forbids_all & ~ended
+                if stuck.any():
+                    raise ValueError(
+                        f"Environment {int(stuck.argmax())}: info['action_mask'] allows no action, "
+                        "but the episode goes on."
+                    )
+                mask[forbids_all] = True  # no action is chosen in a final observation
 
     def _check_answer(self, step: EnvStep) -> None:
         shapes = (step.reward.shape, step.terminated.shape, step.truncated.shape)
@@ -236,6 +241,77 @@ def checked_leaves(
 def quoted(leaf: str) -> str:
     """Return the name of a leaf as a sentence has it after "the observation"."""
     return f" {leaf!r}" if leaf else ""
+
+
+class Choices:
+    """The actions of a space as choices, numbered from 0: one, or one in each of several branches.
+
+    Discrete has one branch, MultiDiscrete one for each of its numbers, and MultiBinary one of two
+    choices for each of its bits.
+
+    Args:
+        space: The action space of one environment.
+        owner: Whose it is, for the message.
+
+    Attributes:
+        branches: Number of choices in each.
+
+    Raises:
+        ConfigError: It is another space.
+
+    Example:
+        >>> choices = Choices(MultiDiscrete([3, 2], start=[1, 0]), "env")
+        >>> choices.branches, choices.actions(np.array([[0, 1]]))
+        ((3, 2), array([[1, 1]]))
+    """
+
+    def __init__(self, space: Space, owner: str) -> None:
+        start: Any = 0
+        if isinstance(space, Discrete):
+            sizes, start = np.array([space.n]), space.start
+        elif isinstance(space, MultiDiscrete):
+            sizes, start = space.nvec.flatten(), space.start
+        elif isinstance(space, MultiBinary):
+            sizes = np.full(prod(space.shape), 2)
+        else:
+            raise ConfigError(f"{owner} has the action space {space}, {_instead_of(space)}")
+        self.branches = tuple(sizes.tolist())
+        self._start, self._shape = start, space.shape
+        self._dtype = np.int64 if isinstance(space, Discrete) else space.dtype
+
+    def actions(self, choices: npt.NDArray[np.int64]) -> npt.NDArray[np.integer]:
+        """Return the space's own actions `[num_envs, ...]`, of choices as `StreamEnvs` has them."""
+        own = choices.reshape(len(choices), *self._shape) + self._start
+        return own.astype(self._dtype, copy=False)
+
+
+def _instead_of(space: Space) -> str:
+    """Say what to do about an action space that has no choices."""
+    if isinstance(space, Box):
+        return (
+            "which is continuous: add lrl.envs.Discretize to env.wrappers, with the number of "
+            "values of each dimension as its `bins`."
+        )
+    return (
+        "but only Discrete, MultiDiscrete and MultiBinary are supported: add a wrapper to "
+        "env.wrappers that has one of these."
+    )
+
+
+def joined_masks(masks: Any) -> npt.NDArray[Any]:
+    """Return the masks of all branches side by side.
+
+    Args:
+        masks: A tuple of them, nested where the space has several axes (as Gymnasium's `sample`
+            takes them), or an array of all.
+
+    Example:
+        >>> joined_masks((np.array([1, 0]), np.array([0, 1, 1])))
+        array([1, 0, 0, 1, 1])
+    """
+    if isinstance(masks, tuple) and isinstance(masks[0], (tuple, np.ndarray)):
+        return np.concatenate([joined_masks(mask) for mask in masks], axis=-1)
+    return np.asarray(masks)
 
 
 _log = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.actors.actor import BehaviourPolicy
-from lrl.actors.exploration import greedy_actions, random_actions
+from lrl.actors.exploration import Mask, greedy_actions, in_branches, random_actions
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import EnvConfig, StreamEnvs, kind_of, make_envs
 from lrl.envs.protocols import CUSTOM
 from lrl.processes.interrupt import interrupt
-from lrl.types import ConfigError, EnvSpec
+from lrl.types import ActionSpec, ConfigError, EnvSpec
 
 VALIDATION_SEED = 0
 TEST_SEED = 2**20
@@ -113,8 +113,14 @@ class EvaluationConfig:
         return names.pop() if len(names) == 1 else CUSTOM
 
 
-SPACES = ("observation_shape", "observation_dtype", "num_actions")
-"""What of an `EnvSpec` an agent is bound to."""
+def spaces_of(spec: EnvSpec) -> dict[str, Any]:
+    """Return what of a specification an agent is bound to, for messages."""
+    branches = spec.action.branches
+    return {
+        "observation_shape": spec.observation_shape,
+        "observation_dtype": spec.observation_dtype,
+        "num_actions": branches[0] if len(branches) == 1 else branches,
+    }
 
 
 def check_same_spaces(trained: EnvSpec, played: EnvSpec) -> None:
@@ -127,10 +133,11 @@ def check_same_spaces(trained: EnvSpec, played: EnvSpec) -> None:
     Raises:
         ConfigError: Observations or actions are others; the message says in what.
     """
+    here, there = spaces_of(played), spaces_of(trained)
     differing = [
-        f"{name} {getattr(played, name)} instead of {getattr(trained, name)}"
-        for name in SPACES
-        if getattr(played, name) != getattr(trained, name)
+        f"{name} {here[name]} instead of {there[name]}"
+        for name in there
+        if here[name] != there[name]
     ]
     if differing:
         raise ConfigError(
@@ -222,7 +229,8 @@ def _run_group(
     while running.any() and lengths.max() < max_steps:
         check()
         values, _, memory = policy(observation, memory)
-        step = envs.step(choose_actions(values, epsilon, generators, envs.action_mask))
+        mask, spec = envs.action_mask, envs.spec.action
+        step = envs.step(choose_actions(values, epsilon, generators, mask, spec))
         returns += np.where(running, step.reward, 0.0)
         lengths += running
         if truncation_is_timeout:
@@ -237,13 +245,18 @@ def choose_actions(
     q: npt.NDArray[np.float32],
     epsilon: float,
     generators: Sequence[np.random.Generator],
-    mask: npt.NDArray[np.bool_] | None,
+    mask: Mask,
+    spec: ActionSpec,
 ) -> npt.NDArray[np.int32]:
     """Return epsilon-greedy actions; each episode draws from a generator of its own."""
-    actions = greedy_actions(q, mask)
-    if epsilon > 0.0:
-        for index, rng in enumerate(generators):
-            if rng.random() < epsilon:
-                allowed = None if mask is None else mask[index : index + 1]
-                actions[index] = random_actions(1, q.shape[1], rng, allowed)[0]
-    return actions
+
+    def choose(q: npt.NDArray[np.float32], mask: Mask) -> npt.NDArray[np.int32]:
+        actions = greedy_actions(q, mask)
+        if epsilon > 0.0:
+            for index, rng in enumerate(generators):
+                if rng.random() < epsilon:
+                    allowed = None if mask is None else mask[index : index + 1]
+                    actions[index] = random_actions(1, q.shape[1], rng, allowed)[0]
+        return actions
+
+    return in_branches(choose, q, mask, spec)

@@ -337,7 +337,8 @@ class ProcessPool(ActorPool):
             streams = np.arange(self.config.envs_per_actor, dtype=np.int32)
             streams += chunk.actor * self.config.envs_per_actor
             frames = gap_frames(self.spec, len(streams))
-            rows.insert(0, rows_without_action(RowKind.GAP, streams, frames))
+            action = self.spec.action.column
+            rows.insert(0, rows_without_action(RowKind.GAP, streams, frames, action))
         columns = (chunk.episode_return, chunk.episode_length, chunk.episode_start_value)
         figures = zip(*(column.tolist() for column in columns), strict=True)
         return Delivery(rows, [Episode(*episode) for episode in figures])

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from lrl.checkpoints.compatibility import check_fits
 from lrl.checkpoints.stamp import STAMP_KEY, other_protocol
 from lrl.evaluation.episodes import Episodes
-from lrl.functional.bootstrap import masked
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap, NextValues
+from lrl.learner.branching import branched_loss, branched_target, greedy_action
 from lrl.learner.updater import CompiledUpdater, EagerUpdater, Losses, Updater
 from lrl.networks import (
     Encoder,
@@ -33,7 +33,7 @@ from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
 from lrl.preflight.settings import is_logging_step
-from lrl.types import Batch, ConfigError, EnvSpec, Memory, Observation, map_leaves
+from lrl.types import ActionSpec, Batch, ConfigError, EnvSpec, Memory, Observation, map_leaves
 
 _log = logging.getLogger(__name__)
 
@@ -175,6 +175,11 @@ class DQN(L.LightningModule):
         """
         return replace(env_spec, memory=self._recipe(env_spec).memory())
 
+    @property
+    def _action(self) -> ActionSpec:
+        assert self.env_spec is not None
+        return self.env_spec.action
+
     def _recipe(self, env_spec: EnvSpec) -> NetworkRecipe:
         return NetworkRecipe(env_spec, self.encoder_recipe, self.head_recipe, self.core_recipe)
 
@@ -252,7 +257,7 @@ class DQN(L.LightningModule):
         action_mask: Tensor | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
-        """Return the greedy action of each observation, int64 `[batch]`.
+        """Return the greedy action of each observation, int64 `[batch]` or `[batch, branches]`.
 
         Args:
             observation: `[batch, *observation_shape]`, one tensor or one for each leaf.
@@ -264,7 +269,7 @@ class DQN(L.LightningModule):
             map_leaves(lambda tensor: tensor.to(self.device), value)
             for value in (action_mask, observation, memory)
         )
-        return masked(self(observation, memory), mask).argmax(dim=-1)
+        return greedy_action(self(observation, memory), mask, self._action)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the `loss` of a `Batch`, and `keys` and `priorities` of its rows for the sampler.
@@ -288,9 +293,9 @@ class DQN(L.LightningModule):
             if self.bootstrap.needs_online_next_q:
                 next_q = self.online.q_values(batch.next_observation, batch.next_memory)
                 next_values = next_values._replace(online_next_q=next_q)
-            target = self.bootstrap.target(batch, next_values)
+            target = branched_target(self.bootstrap, batch, next_values, self._action)
         values = self.online(batch.observation, batch.memory)
-        td = self.online.head.td_loss(values, batch.action, target)
+        td = branched_loss(self.online.head, values, batch.action, target, self._action)
         return Losses((batch.weights * td.loss).mean(), td)  # importance weights act here only
 
     def look_at(self, batch: Batch, losses: Losses) -> None:
@@ -298,7 +303,7 @@ class DQN(L.LightningModule):
         for guard in self._guards:
             guard.remember(batch, losses.td.loss, losses.loss)
         if self._is_logging_step():
-            self.statistics = batch_statistics(batch, self.online, losses)
+            self.statistics = batch_statistics(batch, self.online, losses, self._action)
 
     def optimize(self, loss: Tensor) -> None:
         """Make one learner step of a loss, in the place of the Trainer (manual optimisation)."""
@@ -388,19 +393,22 @@ class DQN(L.LightningModule):
 
 
 @torch.no_grad()
-def batch_statistics(batch: Batch, online: QNetwork, losses: Losses) -> dict[str, Tensor]:
+def batch_statistics(
+    batch: Batch, online: QNetwork, losses: Losses, spec: ActionSpec
+) -> dict[str, Tensor]:
     """Return what is logged of a batch, at the price of one more look at its observations.
 
     Args:
         batch: The transitions.
         online: The network that learns, before its update.
         losses: Of the batch.
+        spec: The actions.
     """
     td = losses.td
     modes = [(module, module.training) for module in online.modules()]
     online.eval()  # batch norm and spectral norm would move, and noisy layers explore
     q = online.q_values(batch.observation, batch.memory)
-    best = masked(q, batch.action_mask).argmax(dim=1)
+    best = greedy_action(q, batch.action_mask, spec)
     for module, is_training in modes:
         module.training = is_training
     return {

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lrl.functional.bootstrap import huber, select_action_value, td_target
 from lrl.functional.value_rescaling import rescale_value, unrescale_value
@@ -66,6 +67,10 @@ class Head(nn.Module, ABC):
     Subclasses take `num_features` and `num_actions` first; other arguments come from the
     configuration. `values` below is whatever `forward` returns: `[batch, actions]` for scalar
     values, `[batch, actions, ...]` or a tuple of tensors for distributions.
+
+    Where an action is a choice in each of several branches, `num_actions` counts the choices of
+    all, and losses are asked for one of them at a time (`lrl.learner.branching`): a head that takes
+    every action by itself need not know.
     """
 
     @abstractmethod
@@ -80,6 +85,12 @@ class Head(nn.Module, ABC):
             values: Online values of the observation, with gradient.
             action: Actions taken, `[batch]`, int64.
             target: What to learn from; no gradient goes into it.
+        """
+
+    def set_branches(self, branches: tuple[int, ...]) -> None:
+        """Learn how many of the actions are in each branch: for heads that compare actions.
+
+        Called once by who builds the network.
         """
 
     def target_values(self, features: Tensor) -> Any:
@@ -132,6 +143,10 @@ class LayeredHead(Head):
             num_features, num_actions, size, hidden_size, dueling, noisy, noisy_sigma
         )
         self.value_rescaling = value_rescaling
+
+    @override
+    def set_branches(self, branches: tuple[int, ...]) -> None:
+        self.layers.branches = branches
 
     def rescaled(self, returns: Tensor) -> Tensor:
         """Return what the head learns of returns."""

@@ -83,8 +83,13 @@ class ActionLayers(nn.Module):
     One linear layer, after a hidden one with ReLU where `hidden_size` is given. Dueling layers
     compute a value V and advantages A apart, each that way, and return V + A - mean of A over
     actions, separately for each of the `size` numbers. Where `noisy`, all layers are `NoisyLinear`.
+    Where actions are divided into branches, V is of all of them and the mean of each apart.
 
-    Reference: Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9.
+    Reference: Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9; for branches Tavakoli
+    et al. 2018, https://arxiv.org/abs/1711.08946, equation 1.
+
+    Attributes:
+        branches: Actions of each branch.
     """
 
     def __init__(
@@ -109,6 +114,7 @@ class ActionLayers(nn.Module):
             return nn.Sequential(hidden, nn.ReLU(), make_layer(hidden_size, outputs))
 
         self.shape = (num_actions, size)
+        self.branches = (num_actions,)
         self.actions = layers(num_actions * size)
         self.value = layers(size) if dueling else None
 
@@ -118,4 +124,6 @@ class ActionLayers(nn.Module):
         if self.value is None:
             return actions
         value = self.value(features).unsqueeze(-2)
-        return value + actions - actions.mean(dim=-2, keepdim=True)
+        parts = actions.split(self.branches, dim=-2)
+        centred = [value + part - part.mean(dim=-2, keepdim=True) for part in parts]
+        return centred[0] if len(centred) == 1 else torch.cat(centred, dim=-2)

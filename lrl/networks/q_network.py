@@ -123,6 +123,7 @@ class NetworkRecipe:
         features = encoder if core is None else core
         with blamed_on("model.head"):
             head: Head = self.head(features.num_features, self.env_spec.num_actions)
+            head.set_branches(self.env_spec.action.branches)
         return QNetwork(encoder, head, core)
 
     def memory(self) -> Mapping[str, Column]:

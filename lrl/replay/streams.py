@@ -40,9 +40,9 @@ class Streams:
     row is not stored: it only serves statistics, which are taken when rows arrive.
 
     What rows carry for networks (frames, memory, masks) are torch tensors on `device`; the other
-    columns (9 bytes a row) and all index arithmetic are numpy on the host: some 50 operations on a
-    few hundred numbers, of which each took a third of the time of a torch call, and less than a
-    kernel launch.
+    columns (9 bytes a row, with one choice) and all index arithmetic are numpy on the host: some 50
+    operations on a few hundred numbers, of which each took a third of the time of a torch call, and
+    less than a kernel launch.
 
     Each ring has one slot more than it holds rows. That slot, where the next row will be
     written, always reads GAP: a window of rows can never join the newest row to the oldest one,
@@ -98,7 +98,7 @@ class Streams:
             for name, column in self.carried.items()
         }
         self._flags = np.full(slots, GAP_FLAGS, np.uint8)
-        self._action = np.zeros(slots, np.int32)
+        self._action = np.zeros((slots, *spec.action.column.shape), np.int32)
         self._reward = np.zeros(slots, np.float32)
 
     @staticmethod
@@ -106,7 +106,7 @@ class Streams:
         """Return the bytes that `capacity` rows in `num_streams` streams take."""
         slots = (capacity // num_streams + 1) * num_streams
         carried = sum(column.nbytes for column in spec.carried_columns().values())
-        return slots * (carried + 1 + 4 + 4)  # flags, action, reward
+        return slots * (carried + 1 + spec.action.column.nbytes + 4)  # flags, action, reward
 
     @property
     def columns(self) -> dict[str, Tensor]:
@@ -193,8 +193,8 @@ class Streams:
         return self._reward.take(slots)
 
     def actions(self, slots: IndexArray) -> IndexArray:
-        """Read actions."""
-        return self._action.take(slots).astype(np.int64)
+        """Read actions `[...]`, or `[..., branches]`."""
+        return self._action.take(slots, axis=0).astype(np.int64)
 
     def take(self, name: str, slots: IndexArray) -> Tensor:
         """Copy what `[batch, window]` slots carry into one new block on `device`.

@@ -12,7 +12,7 @@ import torch
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import kind_of, make_spec
-from lrl.evaluation.episodes import SPACES, TEST_SEED, run_episodes
+from lrl.evaluation.episodes import TEST_SEED, run_episodes, spaces_of
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.processes.interrupt import interrupt
 from lrl.report.scores import (
@@ -145,10 +145,9 @@ def _load(
 def _check_spec(agent: Agent, found: EnvSpec) -> None:
     trained = agent.module.env_spec
     assert trained is not None
+    there, here = spaces_of(trained), spaces_of(found)
     other = [
-        f"{name} {getattr(trained, name)}, here {getattr(found, name)}"
-        for name in SPACES
-        if getattr(trained, name) != getattr(found, name)
+        f"{name} {there[name]}, here {here[name]}" for name in there if there[name] != here[name]
     ]
     if other:
         raise ConfigError(

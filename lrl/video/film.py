@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lrl.actors.exploration import greedy_actions
+from lrl.actors.exploration import best_values, greedy_actions, in_branches
 from lrl.envs import RenderedEnv
 from lrl.evaluation.episodes import choose_actions
 from lrl.networks.heads import ReturnDistribution
@@ -40,7 +40,8 @@ class FilmFrame:
 
     picture: npt.NDArray[np.uint8]  # [height, width, 3]
     values: ActionValues  # what the agent expects; at the end, what it expected before
-    action: int  # what it does; at the end, what it did last
+    taken: list[int]  # what it does, a choice in each branch; at the end, what it did last
+    best: float  # the highest value of an allowed action; the mean over branches of theirs
     at_random: bool  # the action is not the best one, because of epsilon
     allowed: npt.NDArray[np.bool_] | None  # actions that may be taken, [actions]; None for all
     seed: int
@@ -100,17 +101,19 @@ def film_episode(
     rng = np.random.default_rng([seed, 1])  # as in `run_episodes`
     observation = rendered.reset(seed)
     policy.begin()
-    total = reward = 0.0
+    total, reward, spec = 0.0, 0.0, rendered.envs.spec.action
     for count in range(max_steps):
         check()
         values, mask = policy(observation), rendered.envs.action_mask
         q = values.q[np.newaxis]
-        actions = choose_actions(q, epsilon, [rng], mask)
+        actions = choose_actions(q, epsilon, [rng], mask, spec)
+        greedy = in_branches(greedy_actions, q, mask, spec)
         frame = FilmFrame(
             picture=rendered.picture(),
             values=values,
-            action=int(actions[0]),
-            at_random=bool(actions[0] != greedy_actions(q, mask)[0]),
+            taken=spec.indices(actions)[0].tolist(),
+            best=float(best_values(q, mask, spec)[0]),
+            at_random=bool((actions != greedy).any()),
             allowed=None if mask is None else mask[0],
             seed=seed,
             step=count,

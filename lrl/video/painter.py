@@ -109,7 +109,7 @@ class Painter:
         state, colour = frame.ending, _TEXT
         if frame.at_random and not frame.ending:
             state, colour = "random action", _RANDOM
-        names = "" if self._row >= _NAMED_ROW else f", taken: {self.action_names[frame.action]}"
+        names = "" if self._row >= _NAMED_ROW else f", taken: {self._names(frame)}"
         draw.text((left, 94), f"value of each action{names}", _DIM, self._small)
         draw.text((right, 94), state, colour, self._small, anchor="ra")
 
@@ -121,7 +121,7 @@ class Painter:
         for action, value in enumerate(q.tolist()):
             y = _HEADER + action * self._row
             colour, text = _BAR, _DIM
-            if action == frame.action:
+            if action in frame.taken:
                 colour, text = self._colour(frame), _TEXT
             elif frame.allowed is not None and not frame.allowed[action]:
                 colour, text = _LINE, _FAINT
@@ -140,15 +140,15 @@ class Painter:
     def _distribution(
         self, draw: ImageDraw.ImageDraw, left: int, top: int, frame: FilmFrame
     ) -> None:
-        """Draw how likely the returns of the action taken are, and their mean."""
+        """Draw how likely the returns of what is taken in any branch are, and their mean."""
         values, right, bottom = frame.values, left + _PANEL_WIDTH, top + _CHART_HEIGHT
         assert values.returns is not None
         assert values.probabilities is not None
-        name = _fitted(self.action_names[frame.action], _PANEL_WIDTH - 120, self._small)
+        name = _fitted(self._names(frame), _PANEL_WIDTH - 120, self._small)
         draw.text((left, top - 19), f"returns expected of {name}", _DIM, self._small)
         low, high = _rounded(*self._returns_scale.cover(values.returns))
-        returns, chances = values.returns[frame.action], values.probabilities[frame.action]
-        shares = histogram(returns, chances, low, high)
+        chances = values.probabilities[frame.taken].flatten() / len(frame.taken)
+        shares = histogram(values.returns[frame.taken].flatten(), chances, low, high)
         _, most = self._probability_scale.cover(shares)
         colour, width = self._colour(frame), _PANEL_WIDTH / _COLUMNS
         for index, share in enumerate(shares.tolist()):
@@ -158,7 +158,7 @@ class Painter:
         draw.line((left, bottom, right, bottom), _LINE)
         draw.text((left, bottom + 3), f"{low:g}", _DIM, self._small)
         draw.text((right, bottom + 3), f"{high:g}", _DIM, self._small, anchor="ra")
-        q = float(values.q[frame.action])
+        q = float(values.q[frame.taken].mean())
         if low <= q <= high:
             x = left + (q - low) / (high - low) * (_PANEL_WIDTH - width) + width / 2
             draw.line((x, top, x, bottom), _TEXT)
@@ -167,8 +167,7 @@ class Painter:
         """Draw how the value of the best action went, the present at the right."""
         if frame.step == 0:
             self._best.clear()
-        q = frame.values.q
-        self._best.append(float((q if frame.allowed is None else q[frame.allowed]).max()))
+        self._best.append(frame.best)
         low, high = _rounded(*self._returns_scale.cover(np.array(self._best)))
         right, bottom = left + _PANEL_WIDTH, top + _CHART_HEIGHT
         draw.text((left, top - 19), f"best value, last {_HISTORY} steps", _DIM, self._small)
@@ -181,6 +180,10 @@ class Painter:
             if math.isfinite(share := (value - low) / (high - low))
         ]
         draw.line(points, _CHOSEN, width=2, joint="curve")
+
+    def _names(self, frame: FilmFrame) -> str:
+        """Return the name of the action taken: of the choice in each branch."""
+        return ", ".join(self.action_names[index] for index in frame.taken)
 
     @staticmethod
     def _colour(frame: FilmFrame) -> tuple[int, int, int]:

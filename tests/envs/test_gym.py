@@ -5,7 +5,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import FrameStackObservation
 from helpers.envs_rollout import assert_same, rollout
@@ -193,8 +193,9 @@ def test_wrong_numbers_in_an_image_name_the_environment():
         (Dict(a=Dict(b=Box(0, 1, (1,)))), Discrete(2), "only Box"),
         (Dict({"": Box(0, 1, (1,))}), Discrete(2), "only Box"),
         (Dict(), Discrete(2), "only Box"),
-        (Box(0, 1, (1,)), Box(0, 1, (1,)), "only Discrete"),
-        (Box(0, 1, (1,)), MultiDiscrete([2, 2]), "only Discrete"),
+        (Box(0, 1, (1,)), Box(0, 1, (1,)), "continuous: add lrl.envs.Discretize to env.wrappers"),
+        (Box(0, 1, (1,)), Dict(a=Discrete(2)), "only Discrete, MultiDiscrete and MultiBinary"),
+        (Box(0, 1, (1,)), Tuple([Discrete(2)]), "only Discrete, MultiDiscrete and MultiBinary"),
     ],
 )
 def test_other_spaces_are_refused_by_name(observation_space, action_space, supported):

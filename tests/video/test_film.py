@@ -66,7 +66,7 @@ def test_pictures_agree_with_times_and_scores():
     assert [frame.reward for frame in frames] == [0.0, *np.diff(totals)]
     assert len(set(totals)) > 3
     assert [frame.ending for frame in frames] == [*[""] * 12, "terminated"]
-    assert frames[-1].action == frames[-2].action
+    assert frames[-1].taken == frames[-2].taken
 
 
 ENVS = [
@@ -121,7 +121,7 @@ def test_random_actions_are_marked_unless_they_are_the_best_one():
     env = EnvConfig(DIARY, {"length": 300})
     frames = film(env, network_for(env), 0, epsilon=0.5)[:-1]
     for frame in frames:
-        assert frame.at_random == (frame.action != frame.values.q.argmax())
+        assert frame.at_random == (frame.taken != [frame.values.q.argmax()])
     assert 0.2 < np.mean([frame.at_random for frame in frames]) < 0.47  # 1/3, on average
     assert not any(frame.at_random for frame in film(env, network_for(env), 0))
 

@@ -24,10 +24,12 @@ def film_frame(q: Any = (0.0, 2.0, 1.0), returns: Any = None, **changes: Any) ->
     if returns is not None:
         returns = np.array(returns, np.float32)
         values = ActionValues(q, returns, np.full_like(returns, 1.0 / returns.shape[-1]))
+    allowed = changes.get("allowed")
     settings = {
+        "best": float((q if allowed is None else q[allowed]).max()),
         "picture": np.zeros((20, 30, 3), np.uint8),
         "values": values,
-        "action": int(q.argmax()),
+        "taken": [int(q.argmax())],
         "at_random": False,
         "allowed": None,
         "seed": 0,
@@ -144,11 +146,11 @@ def distribution_area(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 def test_the_distribution_is_that_of_the_action_taken():
     returns = [[0.0, 10.0], [2.0, 2.0], [5.0, 5.0]]
-    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, action=1)))
+    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, taken=[1])))
     filled = np.flatnonzero(columns)
     share = filled.mean() / painting._PANEL_WIDTH
     assert share == pytest.approx(0.2, abs=0.02)  # of an axis from 0 to 10
-    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, action=0)))
+    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, taken=[0])))
     assert columns[:5].max() == columns[-6:-1].max() > 50  # one half at either end
     assert columns[10:140].sum() == 0
 

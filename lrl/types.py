@@ -54,12 +54,15 @@ class Column:
         stack: Rows whose values make one observation along a new first axis, newest last; 1 means
             that a row's value is all of it.
         missing: What the value is in rows that do not give it; None if all of them have to.
+        categories: Where the values are categories, numbered from 0: how many there are of each, in
+            the order of the flattened shape. Empty where they are numbers.
     """
 
     dtype: str
     shape: tuple[int, ...] = ()
     stack: int = 1
     missing: int | None = None
+    categories: tuple[int, ...] = ()
 
     @cached_property
     def type(self) -> np.dtype[Any]:
@@ -79,6 +82,13 @@ class Column:
     def filled(self, count: int) -> npt.NDArray[np.generic]:
         """Return `count` rows in which the value is missing."""
         return np.full((count, *self.shape), self.missing or 0, self.type)
+
+    def holds(self, values: npt.NDArray[Any]) -> bool:
+        """Return whether values `[..., *shape]`, if they are categories, are such that exist."""
+        if not self.categories or not values.size:
+            return True
+        limits = np.array(self.categories).reshape(self.shape)
+        return bool(values.min() >= 0 and (values < limits).all())
 
 
 @dataclass(frozen=True)
@@ -148,9 +158,11 @@ class EnvSpec:
     `EnvSpec.box` describes the usual case, an array and numbered actions.
 
     Attributes:
-        observation: A column for each leaf of the observation space, by name; one alone is named
-            "". Their types are `"uint8"` (networks divide by 255), `"float32"`, or `"bool"` (a byte
-            in transport and replay, 0.0 and 1.0 in networks).
+        observation: A column for each leaf of the observation space, by name: its path in Dicts and
+            Tuples, such as "arm.position" or "0"; one alone is named "". Their types are `"uint8"`
+            (networks divide by 255), `"float32"`, `"bool"` (a byte in transport and replay, 0.0 and
+            1.0 in networks), or, for categories, an integer with a sign, the smallest that holds
+            them.
         action: The actions.
         memory: What a recurrent policy carries from step to step, stored with every row.
         frame_skip: Emulator frames per environment step (1 where there is no such notion).
@@ -185,7 +197,7 @@ class EnvSpec:
         Example:
             >>> spec = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4)
             >>> spec.observation[""]
-            Column(dtype='uint8', shape=(84, 84), stack=4, missing=None)
+            Column(dtype='uint8', shape=(84, 84), stack=4, missing=None, categories=())
             >>> spec.observation_shape, spec.num_actions
             ((4, 84, 84), 6)
         """
@@ -210,7 +222,8 @@ class EnvSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types: the arguments of `box` where that can describe it."""
-        if set(self.observation) != {""} or len(self.action.branches) != 1 or self.memory:
+        plain = self.observation.get("")
+        if plain is None or plain.categories or len(self.action.branches) != 1 or self.memory:
             return asdict(self)
         return {
             "observation_shape": self.observation_shape,
@@ -232,6 +245,12 @@ class EnvSpec:
         """Type of an observation; a mapping where it has leaves."""
         types = {name: column.dtype for name, column in self.frame_columns().items()}
         return leaves_from("frame", types)
+
+    @property
+    def observation_categories(self) -> Any:
+        """Categories of an observation, as in `Column`; a mapping where it has leaves."""
+        found = {name: column.categories for name, column in self.frame_columns().items()}
+        return leaves_from("frame", found)
 
     @property
     def num_actions(self) -> int:
@@ -272,7 +291,9 @@ _PLAIN_COLUMNS = {
 
 def _columns(saved: Mapping[str, Any]) -> dict[str, Column]:
     return {
-        name: Column(c["dtype"], tuple(c["shape"]), c["stack"], c["missing"])
+        name: Column(
+            c["dtype"], tuple(c["shape"]), c["stack"], c["missing"], tuple(c.get("categories", ()))
+        )
         for name, c in saved.items()
     }
 
@@ -407,7 +428,7 @@ class Rows:
         """Check what no environment of lrl's can give, for rows of other making.
 
         Raises:
-            ValueError: A kind or an action does not exist, or a number is not finite.
+            ValueError: A kind, an action or a category does not exist, or a number is not finite.
         """
         if (self.kind > max(RowKind)).any():
             raise ValueError(f"kind {self.kind.max()} is none of {[kind.name for kind in RowKind]}")
@@ -424,6 +445,9 @@ class Rows:
             is_float = np.issubdtype(column.dtype, np.floating)
             if is_float and not np.isfinite(column.astype(np.float64)).all():
                 raise ValueError(f"{name} holds NaN or infinite numbers")
+        for name, column in spec.frame_columns().items():
+            if column.categories and not column.holds(self.columns()[name]):
+                raise ValueError(f"{name} holds a category that does not exist")
 
     def __getitem__(self, index: slice) -> Rows:
         """Return the rows of a slice, as views."""

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Dict, Space
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 from typing_extensions import override
@@ -23,19 +23,10 @@ from typing_extensions import override
 from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.kind import EnvKind, RenderedEnv
 from lrl.envs.protocols import GYMNASIUM
-from lrl.envs.vector import (
-    Bounds,
-    Choices,
-    EnvStep,
-    StreamEnvs,
-    checked_leaves,
-    joined_masks,
-    quoted,
-)
+from lrl.envs.spaces import ObservationLeaves
+from lrl.envs.vector import Choices, EnvStep, StreamEnvs, joined_masks
 from lrl.parts import factory, safety
-from lrl.types import ActionSpec, Column, ConfigError, EnvSpec, Observation, whole_of
-
-_KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
+from lrl.types import ActionSpec, ConfigError, EnvSpec, Observation, whole_of
 
 NATIVE_VECTOR_FROM = 8
 """Environments from which a native vector is used. CartPole: 151 us a vector step natively and
@@ -56,46 +47,19 @@ def spec_from_spaces(
     frame_stack: int = 1,
     action_masks: bool = False,
 ) -> EnvSpec:
-    """Describe an environment by its spaces; refuse spaces that lrl cannot handle."""
-    boxes = _boxes(observation_space, name)
+    """Describe an environment by its spaces; refuse spaces that lrl cannot handle.
+
+    Args:
+        observation_space: Of one frame, where observations are stacks.
+        action_space: Of its actions.
+        name: What the environment is called in messages.
+        frame_stack: Frames in an observation.
+        action_masks: Whether it says which actions are allowed.
+    """
     return EnvSpec(
-        observation={
-            leaf: Column(_network_dtype(box.dtype), box.shape[frame_stack > 1 :], frame_stack)
-            for leaf, box in boxes.items()
-        },
+        observation=ObservationLeaves(observation_space, name, frame_stack).columns,
         action=ActionSpec(Choices(action_space, name).branches, action_masks),
     )
-
-
-def _boxes(space: Space, owner: str) -> dict[str, Box]:
-    """Return the leaves of an observation space by name, "" for one that is no Dict.
-
-    They are sorted: what was saved under one order must not be read under another.
-    """
-    leaves = space.spaces if isinstance(space, Dict) else {"": space}
-    boxes = {
-        name: leaf
-        for name, leaf in leaves.items()
-        if isinstance(leaf, Box)
-        and leaf.dtype.kind in "fiub"
-        and isinstance(name, str)
-        and bool(name) == isinstance(space, Dict)
-    }
-    if not boxes or len(boxes) < len(leaves):
-        raise ConfigError(
-            f"{owner} has the observation space {space}, but only Box with real numbers is "
-            "supported, or a Dict of such by their names: add a wrapper such as "
-            "gymnasium.wrappers.FlattenObservation to env.wrappers."
-        )
-    return dict(sorted(boxes.items()))
-
-
-def _bounds(space: Space, owner: str) -> dict[str, Bounds]:
-    return {leaf: Bounds(box, leaf) for leaf, box in _boxes(space, owner).items()}
-
-
-def _network_dtype(dtype: np.dtype) -> str:
-    return _KEPT_DTYPES.get(dtype, "float32")  # which holds integers exactly up to 2**24
 
 
 def _read_mask(
@@ -141,10 +105,11 @@ class SingleEnvs(StreamEnvs):
     ) -> None:
         env = envs[0]
         name = env.spec.id if env.spec else str(env)
-        spec = spec_from_spaces(
-            env.observation_space, env.action_space, name, frame_stack, action_masks
-        )
-        super().__init__(spec, len(envs), _bounds(env.observation_space, name))
+        stacked: Any = env  # its own space may say no more that a number is a category
+        space = stacked.env.observation_space if frame_stack > 1 else env.observation_space
+        spec = spec_from_spaces(space, env.action_space, name, frame_stack, action_masks)
+        self._leaves = ObservationLeaves(space, name, frame_stack)
+        super().__init__(spec, len(envs), self._leaves.bounds())
         self._envs = list(envs)
         self._choices = Choices(env.action_space, name)
 
@@ -204,11 +169,9 @@ class SingleEnvs(StreamEnvs):
         self, leaves: dict[str, npt.NDArray[np.generic]], index: int, observation: Observation
     ) -> None:
         whose = f"Environment {index}"
-        given = checked_leaves(observation, leaves, whose)
+        given = self._leaves.of(observation, whose)
         for name, array in leaves.items():
-            value = np.asarray(given[name])
-            _check_declared(value, array.shape[1:], array.dtype, whose, name)
-            array[index] = value
+            array[index] = self._leaves.read(name, given[name], array.shape[1:], whose)
 
 
 class NativeVectorEnvs(StreamEnvs):
@@ -227,7 +190,8 @@ class NativeVectorEnvs(StreamEnvs):
             )
         observation_space, action_space = envs.single_observation_space, envs.single_action_space
         spec = spec_from_spaces(observation_space, action_space, name, action_masks=action_masks)
-        super().__init__(spec, envs.num_envs, _bounds(observation_space, name))
+        self._leaves = ObservationLeaves(observation_space, name)
+        super().__init__(spec, envs.num_envs, self._leaves.bounds())
         self._envs = envs
         self._choices = Choices(action_space, name)
 
@@ -261,23 +225,11 @@ class NativeVectorEnvs(StreamEnvs):
 
     def _converted(self, observation: Observation) -> Observation:
         whose, converted = "The vector environment", dict[str, npt.NDArray[Any]]()
-        given = checked_leaves(observation, self._declared, whose)
+        given = self._leaves.of(observation, whose)
         for name, (shape, dtype) in self._declared.items():
-            value = np.asarray(given[name])
-            _check_declared(value, shape, dtype, whose, name)
+            value = self._leaves.read(name, given[name], shape, whose)
             converted[name] = np.array(value, dtype)  # a copy: buffers may be reused
         return whole_of(converted)
-
-
-def _check_declared(
-    value: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype, whose: str, leaf: str
-) -> None:
-    is_number = value.dtype.kind in "biuf"
-    if value.shape != shape or not is_number or _network_dtype(value.dtype) != dtype:
-        raise ValueError(
-            f"{whose}: the observation{quoted(leaf)} was declared {dtype} {shape}, but came as "
-            f"{value.dtype} {value.shape}."
-        )
 
 
 class Gymnasium(EnvKind):

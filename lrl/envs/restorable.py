@@ -189,8 +189,8 @@ def _stacked(*leaves: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def _only(observations: Observation) -> Observation:
-    """Return the observation of the only environment."""
-    return map_leaves(lambda leaf: leaf[0], observations)
+    """Return the observation of the only environment, as arrays, numbers too."""
+    return map_leaves(lambda leaf: leaf[0, ...], observations)
 
 
 def _checksum(observation: Observation, before: int = 0) -> int:

@@ -180,6 +180,8 @@ class StreamEnvs(ABC):
                     f"Environment {index}: the observation{quoted(name)} is not finite: "
                     f"{leaf[index]}."
                 )
+            if not self.spec.observation[name].holds(leaf):
+                raise ValueError(f"Observations{quoted(name)} hold a category that does not exist.")
             if name in self._bounds and not self._bounds[name].check(leaf):
                 del self._bounds[name]
 
@@ -329,7 +331,7 @@ class Bounds:
     CartPole's step.
 
     Args:
-        space: Declared by the environment.
+        space: Declared by the environment, of one frame.
         name: Name of the leaf, for the warning.
     """
 
@@ -353,7 +355,8 @@ class Bounds:
         if not outside.any():
             return True
         index, *place = np.argwhere(outside)[0].tolist()
-        low, high = (float(bound[tuple(place)]) for bound in (self._space.low, self._space.high))
+        within = tuple(place[len(place) - self._low.ndim :])  # a stack's axis is not the space's
+        low, high = (float(bound[within]) for bound in (self._space.low, self._space.high))
         process = multiprocessing.current_process().name
         _log.warning(
             "%sEnvironment %d: the observation%s holds %g at %s, outside of its space [%g, %g]; it "

@@ -119,6 +119,7 @@ def spaces_of(spec: EnvSpec) -> dict[str, Any]:
     return {
         "observation_shape": spec.observation_shape,
         "observation_dtype": spec.observation_dtype,
+        "observation_categories": spec.observation_categories,
         "num_actions": branches[0] if len(branches) == 1 else branches,
     }
 

@@ -1,7 +1,7 @@
 import pytest
 from ale_py import roms
 
-from lrl.envs.human_scores import RANDOM_AND_HUMAN, human_normalised
+from lrl.envs.atari import RANDOM_AND_HUMAN, human_normalised
 
 
 def test_there_are_57_games_and_all_are_of_ale_py():

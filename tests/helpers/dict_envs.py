@@ -1,4 +1,4 @@
-"""An environment whose observations are a Dict, and an encoder for them; actors import this."""
+"""Environments whose observations have leaves, and an encoder for some; actors import this."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import Tensor, nn
 
 from lrl.networks import Encoder
+from lrl.testing import LedgerEnv
 
 LENGTH, SIGNALS = 10, 4
 
@@ -75,3 +76,48 @@ class BothLeaves(Encoder):
         assert image.max() <= 1.0
         parts = torch.cat((self.image(image), self.speed(speed)), dim=1)
         return self.both(parts.relu()).relu()
+
+
+class NestedLedger(LedgerEnv):
+    """The ledger's frame as a leaf among others of all kinds, which are functions of it."""
+
+    def __init__(self, end_probability: float = 0.1) -> None:
+        super().__init__(end_probability)
+        self.observation_space = Dict(
+            frame=self.observation_space,
+            moods=Tuple((Discrete(3, start=5), Dict(bits=MultiBinary(4), digits=_DIGITS))),
+            clock=Box(0, np.inf, (), np.float64),
+        )
+
+    def _frame(self) -> Any:
+        frame = super()._frame()
+        leaves = nested_leaves(frame)
+        bits, digits = leaves["moods.1.bits"].astype(np.int8), leaves["moods.1.digits"]
+        mood = int(leaves["moods.0"]) + 5
+        moods = (mood, {"digits": digits + _DIGITS.start, "bits": bits})
+        return {"moods": moods, "clock": np.float64(leaves["clock"]), "frame": frame}
+
+
+_DIGITS = MultiDiscrete(np.array([[4, 5], [6, 300]]), start=np.array([[1, 0], [-3, 2]]))
+
+
+def nested_leaves(frame: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what the columns of `NestedLedger` hold beside frames `[..., 5, 4]`."""
+    _, episode, time = np.moveaxis(LedgerEnv.decode(frame), -1, 0)
+    digits = np.stack([time, episode, time, 7 * time], axis=-1) % [4, 5, 6, 300]
+    return {
+        "clock": time.astype(np.float32),
+        "frame": frame,
+        "moods.0": time % 3,
+        "moods.1.bits": (time[..., None] >> np.arange(4)) % 2 == 1,
+        "moods.1.digits": digits.reshape(*digits.shape[:-1], 2, 2),
+    }
+
+
+def assert_nested(leaves: Any) -> np.ndarray:
+    """Check that observations or frames belong together, leaf by leaf; return the ledger's."""
+    expected = nested_leaves(np.asarray(leaves["frame"]))
+    assert list(leaves) == list(expected)
+    for name, leaf in expected.items():
+        np.testing.assert_array_equal(np.asarray(leaves[name]), leaf, err_msg=name)
+    return expected["frame"]

@@ -1,0 +1,232 @@
+"""Observation spaces: their leaves as columns, and what an environment answers as these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+from lrl.envs.vector import Bounds, quoted
+from lrl.types import Column, ConfigError
+
+_Path = tuple[str | int, ...]
+_KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
+
+
+class ObservationLeaves:
+    """The leaves of a Gymnasium space: one without a name, or those of nested Dicts and Tuples.
+
+    A leaf's name is its path, joined by dots, with the entries of Tuples by number. Leaves are in
+    the order of their names, whichever an environment gives them in: what was saved under one order
+    must not be read under another.
+
+    Args:
+        space: Of one observation, without a stack.
+        owner: Name of the environment, for messages.
+        frame_stack: Frames in an observation; each leaf then has a first axis of them.
+
+    Attributes:
+        columns: A column for each leaf, by name.
+
+    Raises:
+        ConfigError: lrl has no column for a leaf, or two leaves have one name.
+
+    Example:
+        >>> arm = Dict(position=Box(0, 1, (2,)), gripper=Discrete(3))
+        >>> leaves = ObservationLeaves(Dict(arm=arm, camera=Box(0, 255, (8, 8), np.uint8)), "Arm")
+        >>> list(leaves.columns)
+        ['arm.gripper', 'arm.position', 'camera']
+        >>> answer = {"arm": {"position": [0.5, 1], "gripper": 2}, "camera": np.zeros((8, 8))}
+        >>> leaves.of(answer, "Arm")["arm.position"]
+        [0.5, 1]
+    """
+
+    def __init__(self, space: Space, owner: str, frame_stack: int = 1) -> None:
+        self._owner = owner
+        self._nodes: list[_Node] = []
+        found: dict[str, Leaf] = {}
+        for path, leaf in self._walk(space, ()):
+            name = _name(path)
+            if name in found:
+                raise ConfigError(
+                    f"{owner} has two leaves of its observations that are called {name!r}: rename "
+                    "one in a wrapper of env.wrappers."
+                )
+            found[name] = Leaf(path, leaf, _column(leaf, frame_stack, name, owner))
+        if not found:
+            raise ConfigError(
+                f"{owner} has the observation space {space}, which holds nothing: give it a leaf "
+                "in a wrapper of env.wrappers."
+            )
+        self._leaves = dict(sorted(found.items()))
+        self.columns = {name: leaf.column for name, leaf in self._leaves.items()}
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Return what looks whether observations lie in their space, by the names of leaves."""
+        boxes = {name: leaf.space for name, leaf in self._leaves.items()}
+        return {n: Bounds(box, n) for n, box in boxes.items() if isinstance(box, Box)}
+
+    def of(self, observation: Any, whose: str) -> dict[str, Any]:
+        """Return the leaves of an observation by name.
+
+        Raises:
+            ValueError: It has other leaves than its space.
+        """
+        for node in self._nodes:
+            node.check(_at(observation, node.path), whose)
+        return {name: _at(observation, leaf.path) for name, leaf in self._leaves.items()}
+
+    def read(
+        self, name: str, value: Any, shape: tuple[int, ...], whose: str
+    ) -> npt.NDArray[np.generic]:
+        """Return a leaf's value in numbers as its column has them, perhaps of a wider type.
+
+        Args:
+            name: The leaf.
+            value: What the environment answered.
+            shape: Which it must have.
+            whose: Begins the message.
+
+        Raises:
+            ValueError: It has another type or shape, or is a category that does not exist.
+        """
+        return self._leaves[name].read(np.asarray(value), shape, whose, name)
+
+    def _walk(self, space: Space, path: _Path) -> Iterator[tuple[_Path, Space]]:
+        if isinstance(space, Dict):
+            self._nodes.append(_Node(path, frozenset(space.spaces)))
+            entries = space.spaces.items()
+        elif isinstance(space, Tuple):
+            self._nodes.append(_Node(path, len(space.spaces)))
+            entries = enumerate(space.spaces)
+        else:
+            yield path, space
+            return
+        for key, entry in entries:
+            if not str(key):
+                raise ConfigError(
+                    f"{self._owner} has a leaf without a name in its observation space {space}: "
+                    "rename it in a wrapper of env.wrappers."
+                )
+            yield from self._walk(entry, (*path, key))
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of an observation space.
+
+    Attributes:
+        path: Where it is: keys of Dicts and numbers of Tuples' entries.
+        space: Its space.
+        column: What a row holds of it.
+    """
+
+    path: _Path
+    space: Space
+    column: Column
+
+    def read(
+        self, value: npt.NDArray[Any], shape: tuple[int, ...], whose: str, name: str
+    ) -> npt.NDArray[np.generic]:
+        """Return a value as the column has it; see `ObservationLeaves.read`."""
+        if value.shape != shape or not self._fits(value.dtype):
+            raise ValueError(
+                f"{whose}: the observation{quoted(name)} was declared {self._declared} {shape}, "
+                f"but came as {value.dtype} {value.shape}."
+            )
+        if isinstance(self.space, Box):
+            return value
+        first, count = _choices(self.space)
+        numbered = value - first
+        wrong = (numbered < 0) | (numbered >= count)
+        if wrong.any():
+            raise ValueError(
+                f"{whose}: the observation{quoted(name)} holds {value[wrong].flat[0]}, which is "
+                f"not in its space {self.space}."
+            )
+        return numbered
+
+    @property
+    def _declared(self) -> str:
+        if isinstance(self.space, Box):
+            return self.column.dtype
+        return "integers or booleans" if self.column.dtype == "bool" else "integers"
+
+    def _fits(self, dtype: np.dtype) -> bool:
+        if isinstance(self.space, Box):
+            return dtype.kind in "biuf" and _network_dtype(dtype) == self.column.type
+        return dtype.kind in ("biu" if self.column.dtype == "bool" else "iu")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A Dict or a Tuple of a space."""
+
+    path: _Path
+    names: frozenset[str] | int
+    """Keys of the Dict, or number of the Tuple's entries."""
+
+    def check(self, value: Any, whose: str) -> None:
+        names = self.names
+        if isinstance(names, int):
+            found, declared = isinstance(value, tuple) and len(value), f"a tuple of {names}"
+        else:
+            found, declared = isinstance(value, dict) and value.keys(), f"a dict of {sorted(names)}"
+        if found is False or found != names:
+            raise ValueError(
+                f"{whose}: the observation{quoted(_name(self.path))} was declared {declared}, but "
+                f"came as {_said(value)}."
+            )
+
+
+def _said(value: Any) -> str:
+    """Say what an environment answered in place of a Dict or a Tuple."""
+    if isinstance(value, dict):
+        return f"a dict of {sorted(map(str, value))}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return "one array" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _name(path: _Path) -> str:
+    return ".".join(map(str, path))
+
+
+def _at(observation: Any, path: _Path) -> Any:
+    for key in path:
+        observation = observation[key]
+    return observation
+
+
+def _column(space: Space, frame_stack: int, name: str, owner: str) -> Column:
+    shape: Any = space.shape
+    if isinstance(space, Box):
+        return Column(_network_dtype(space.dtype), shape, frame_stack)
+    if isinstance(space, MultiBinary):
+        return Column("bool", shape, frame_stack)
+    if isinstance(space, (Discrete, MultiDiscrete)):
+        counts = np.asarray(_choices(space)[1]).reshape(-1)
+        # With a sign, since bytes without are pixels to networks.
+        dtype = np.min_scalar_type(-int(counts.max())).name
+        return Column(dtype, shape, frame_stack, categories=tuple(counts.tolist()))
+    leaf = f"the leaf {name!r} of its observations is" if name else "its observations are"
+    raise ConfigError(
+        f"{owner}: {leaf} {space}, but lrl takes Dicts and Tuples of Box, Discrete, MultiDiscrete "
+        "and MultiBinary: turn it into one of these, or leave it out, in a wrapper such as "
+        "gymnasium.wrappers.FlattenObservation in env.wrappers."
+    )
+
+
+def _choices(space: Any) -> tuple[Any, Any]:
+    """Return the first of the numbers that a space holds, and how many there are."""
+    if isinstance(space, MultiBinary):
+        return 0, 2
+    return space.start, space.n if isinstance(space, Discrete) else space.nvec
+
+
+def _network_dtype(dtype: np.dtype) -> str:
+    return _KEPT_DTYPES.get(dtype, "float32")  # which holds integers exactly up to 2**24

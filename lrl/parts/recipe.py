@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ class Recipe:
     """A class path and keyword arguments of plain types: pickles, and fits in a checkpoint.
 
     Users pass a class or a `functools.partial` of one; YAML gives a `class_path` with `init_args`.
+    Arguments may be parts themselves, which the class gets as recipes.
 
     Example:
         >>> recipe = Recipe.of(functools.partial(dict, size=3))
@@ -55,8 +57,8 @@ class Recipe:
             ConfigError: It is something else, a local class, or an argument is not plain data.
         """
         if isinstance(part, Recipe):
-            part = part.as_dict()
-        if isinstance(part, Mapping):
+            target, arguments = part.find(), part.init_args
+        elif isinstance(part, Mapping):
             target, arguments = _find(part, name), part.get("init_args", {})
         else:
             target, arguments = _unwrap(part)
@@ -75,13 +77,28 @@ class Recipe:
 
     def as_dict(self) -> dict[str, Any]:
         """Return `class_path` and `init_args`, as YAML and checkpoints hold them."""
-        return {"class_path": self.class_path, "init_args": dict(self.init_args)}
+        return {"class_path": self.class_path, "init_args": _as_data(self.init_args)}
+
+    def find(self) -> Any:
+        """Import the class."""
+        safety.check_path(self.class_path, "class_path")
+        module, _, attribute = self.class_path.rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
+
+    def is_as_by_default(self, kind: type) -> bool:
+        """Return whether it is a class with the arguments that the class has without any.
+
+        The command line gives all arguments, whether somebody set them or not.
+        """
+        defaults = inspect.signature(kind).parameters
+        return self.class_path == f"{kind.__module__}.{kind.__qualname__}" and all(
+            _as_data(value) == _as_data(defaults[name].default)
+            for name, value in self.init_args.items()
+        )
 
     def __call__(self, *args: Any) -> Any:
         """Build the part from the arguments only known at run time, followed by its own."""
-        safety.check_path(self.class_path, "class_path")
-        module, _, attribute = self.class_path.rpartition(".")
-        return getattr(importlib.import_module(module), attribute)(*args, **self.init_args)
+        return self.find()(*args, **self.init_args)
 
 
 @contextlib.contextmanager
@@ -119,7 +136,25 @@ def _find(mapping: Mapping[str, Any], name: str) -> Any:
         raise ConfigError(f"{name} is a {path}, which cannot be imported: {error}") from error
 
 
+def _as_data(value: Any) -> Any:
+    """Return arguments with the recipes among them as `as_dict` returns them."""
+    if isinstance(value, Recipe):
+        return value.as_dict()
+    if isinstance(value, dict):
+        return {key: _as_data(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return [_as_data(v) for v in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether an argument is itself a part, in one of the forms that `Recipe.of` takes."""
+    if isinstance(value, Mapping):
+        return "class_path" in value and value.keys() <= {"class_path", "init_args"}  # pyright: ignore[reportUnknownMemberType]
+    return isinstance(value, (Recipe, functools.partial, type))
+
+
 def _plain(value: Any, name: str) -> Any:
+    if _is_part(value):
+        return Recipe.of(value, name)
     if isinstance(value, np.generic):
         value = value.item()
     if type(value) in _PLAIN:

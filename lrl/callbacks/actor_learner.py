@@ -16,7 +16,7 @@ from lrl.callbacks.group import CallbackGroup
 from lrl.callbacks.guard import NonFiniteGuard
 from lrl.callbacks.metrics import Throughput, let_loggers_fail
 from lrl.callbacks.progress import introduction, replace_defaults
-from lrl.callbacks.replay_checkpoint import ReplayCheckpoint, ReplayRestore
+from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.signals import SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
 from lrl.parts.renamed import knows_old_names
@@ -87,7 +87,6 @@ class ActorLearnerCallback(CallbackGroup):
         self.requeue = SlurmRequeue()
         parts = (
             SigtermWatch(),  # before what a second signal must not disturb
-            ReplayRestore(),  # before what counts
             self.guard,
             PriorityUpdate(),
             self.weight_sync,

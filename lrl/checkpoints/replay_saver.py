@@ -19,14 +19,14 @@ import numpy as np
 
 from lrl.checkpoints.atomic_files import replace_file, sync_folder
 from lrl.checkpoints.plain_state import Array, encode, write_arrays
-from lrl.checkpoints.replay_manifest import (
+from lrl.checkpoints.saved_replay import (
     HashedFile,
     Manifest,
     SavedFile,
     SavedReplayError,
     read_manifest,
+    write_record,
 )
-from lrl.checkpoints.saved_replay import write_record
 from lrl.processes.memory import format_bytes
 from lrl.replay.replay import Replay
 from lrl.replay.streams import IndexArray

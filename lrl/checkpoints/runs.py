@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from lrl.checkpoints.files import CheckpointError, read_checkpoint
-from lrl.checkpoints.replay_manifest import SavedReplayError, manifest_name, read_manifest
+from lrl.checkpoints.saved_replay import (
+    SavedReplayError,
+    manifest_name,
+    read_manifest,
+    replay_folder,
+)
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -123,7 +128,7 @@ def _missing_replay(path: Path, content: Mapping[str, Any]) -> str:
     saved_id = _saved_replay(content)
     if not saved_id:
         return ""
-    manifest = path.parent / "replay" / "rank-0" / manifest_name(content["global_step"])
+    manifest = replay_folder(path.parent) / manifest_name(content["global_step"])
     try:
         if read_manifest(manifest).saved_id == saved_id:
             return ""

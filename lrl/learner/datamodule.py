@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,7 +19,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
-from lrl.checkpoints.stamp import make_stamp
+from lrl.checkpoints.saved_replay import SavedReplayError, load_replay, replay_folder
+from lrl.checkpoints.stamp import make_stamp, trained_in
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs, make_spec
 from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.evaluation.loader import EvaluationLoader
@@ -45,6 +49,8 @@ from lrl.replay import (
     UniformSampler,
 )
 from lrl.types import Batch, ConfigError, EnvSpec, Rows
+
+_log = logging.getLogger(__name__)
 
 
 class ReplayDataModule(L.LightningDataModule, BringsExperience):
@@ -287,6 +293,43 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         stamp["hardware"]["torch_threads"] = self.threads  # the summary is written after `close`
         return stamp
 
+    def replay_settings(self) -> dict[str, Any]:
+        """Return the settings, beside the replay's own, with which its rows are made."""
+        return {"env": trained_in(self.stamp()), "ranks": self._trainer().world_size}
+
+    def restore_replay(self) -> None:
+        """Give this rank's replay back if the checkpoint that was loaded names one; once.
+
+        One that cannot be restored is left out with a warning, and filled to its minimum again.
+        """
+        trainer, dataset = self._trainer(), self.dataset
+        if dataset is None or not dataset.replay_to_restore:
+            return
+        path, name, dataset.replay_to_restore = trainer.ckpt_path, dataset.replay_to_restore, ""
+        started = time.monotonic()
+        try:
+            state = load_replay(
+                replay_folder(Path(str(path)).parent, trainer.global_rank),
+                dataset.replay,
+                self.replay_settings(),
+                trainer.global_step,
+                name,
+            )
+        except (SavedReplayError, OSError) as error:
+            _log.warning(
+                "the replay saved with %s is left out, and filled to its minimum again: %s",
+                path,
+                error,
+            )
+            return
+        dataset.restore(state)
+        _log.info(
+            "the replay saved with %s is restored: %d rows in %.1f s",
+            path,
+            dataset.replay.streams.num_rows,
+            time.monotonic() - started,
+        )
+
     def check(self) -> None:
         """Raise if a signal asks for the end."""
         interrupt.check()
@@ -320,6 +363,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     def _start_pool(self, dataset: ReplayDataset) -> ActorPool:
         """Build and start what makes rows, now that weights and counters have been restored."""
+        self.restore_replay()
         trainer, slot = self._trainer(), self.slot
         module: Any = trainer.lightning_module
         if slot.world_size > 1:

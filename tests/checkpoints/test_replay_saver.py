@@ -18,8 +18,8 @@ from helpers.saved_replays import Feed, contents, files, load, make_buffer, name
 
 from lrl.checkpoints import atomic_files
 from lrl.checkpoints import replay_saver as saver_module
-from lrl.checkpoints.replay_manifest import HashedFile, Manifest, SavedReplayError, read_manifest
 from lrl.checkpoints.replay_saver import ReplaySaver
+from lrl.checkpoints.saved_replay import HashedFile, Manifest, SavedReplayError, read_manifest
 from lrl.replay import Replay
 
 
@@ -179,7 +179,7 @@ def test_what_is_no_manifest_is_refused(text, tmp_path):
 
 def test_another_format_is_refused(tmp_path, monkeypatch):
     saved_twice(tmp_path)
-    monkeypatch.setattr("lrl.checkpoints.replay_manifest.FORMAT", 3)
+    monkeypatch.setattr("lrl.checkpoints.saved_replay._FORMAT", 3)
     with pytest.raises(SavedReplayError, match="another format than 3"):
         load(tmp_path, make_buffer(), 2)
 

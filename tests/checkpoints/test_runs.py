@@ -12,8 +12,8 @@ import pytest
 
 from benchmark.chaos.checkpoints import some_checkpoint
 from lrl.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
-from lrl.checkpoints.replay_manifest import Manifest, SavedFile
 from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
+from lrl.checkpoints.saved_replay import Manifest, SavedFile
 from lrl.types import ConfigError
 
 STEPS = {"previous": 10, "last": 20, "best": 15}

@@ -25,9 +25,8 @@ from helpers.saved_replays import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrl.checkpoints.replay_manifest import SavedReplayError, read_manifest
 from lrl.checkpoints.replay_saver import ReplaySaver
-from lrl.checkpoints.saved_replay import load_replay
+from lrl.checkpoints.saved_replay import SavedReplayError, load_replay, read_manifest
 from lrl.replay import (
     PrioritizedSampler,
     RateLimiter,

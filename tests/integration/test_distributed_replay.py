@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.training_runs import environment_for_subprocess
 
-from lrl.checkpoints.replay_manifest import read_manifest
+from lrl.checkpoints.saved_replay import read_manifest
 
 pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -17,7 +17,7 @@ from helpers.training_runs import AfterEachStep, Run, background, make_run, quie
 
 from lrl import ActorConfig, ActorLearnerCallback, EnvConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonGreedy
-from lrl.checkpoints.replay_manifest import HashedFile, read_manifest
+from lrl.checkpoints.saved_replay import HashedFile, read_manifest
 from lrl.learner.datamodule import dataset_of
 from lrl.replay import PrioritizedSampler
 from lrl.replay.streams import GAP_FLAGS
@@ -221,6 +221,20 @@ def test_an_interrupted_run_saves_its_replay(tmp_path):
     watch = Watch()
     fit(tmp_path, 60, folder / "last.ckpt", watch, num_actors=0)
     assert watch.seen[0].sampled == 56 * BATCH
+
+
+def test_a_resumed_run_that_ends_before_its_first_batch_keeps_the_replay(tmp_path):
+    class Interrupted(L.Callback):
+        def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            raise KeyboardInterrupt
+
+    last = fit(tmp_path, 100, num_actors=0).checkpoint("last")
+    with pytest.raises(SystemExit):
+        fit(tmp_path, 160, last, Interrupted(), num_actors=0)
+    watch = Watch()
+    last = tmp_path / "run" / "version_1" / "checkpoints" / "last.ckpt"
+    fit(tmp_path, 102, last, watch, num_actors=0)
+    assert watch.seen[0].sampled == 101 * BATCH
 
 
 def test_a_checkpoint_that_cannot_be_written_has_no_replay(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from lrl.learner.datamodule import datamodule_of
 from lrl.networks.q_network import vector_size
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import EvaluatesInBackground
+from lrl.preflight.trainer import check_evaluation_schedule
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
         """Turn Lightning's validation off."""
         if stage != "fit":
             return
+        check_evaluation_schedule(trainer, self)
         self._replace(trainer, limit_val_batches=0)
         self._candidate = temporary_beside(checkpoint_folder(trainer) / "candidate.ckpt")
 

@@ -43,7 +43,7 @@ class PeriodicEvaluation(TornDownAlways, Evaluates):
         """Set the Trainer's schedule; an untrained network plays no sanity episodes."""
         if stage != "fit":
             return
-        check_evaluation_schedule(trainer)  # here too, since data of another making ask nothing
+        check_evaluation_schedule(trainer, self)
         if self.period_learner_steps == 0:
             self._replace(trainer, limit_val_batches=0)
             return

@@ -45,12 +45,12 @@ class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
             )
         self.asked_period = period_learner_steps
         self.policy_version = 0
-        self._has_actors = True
+        self._is_wanted = True
 
     @property
     def period_learner_steps(self) -> int:
         """Learner steps between two versions; 0 in synchronous mode, once that is known."""
-        return self.asked_period if self._has_actors else 0
+        return self.asked_period if self._is_wanted else 0
 
     @property
     @override
@@ -60,7 +60,7 @@ class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Find out whether there is anybody to give weights to."""
         if stage == "fit":
-            self._has_actors = datamodule_of(trainer).actors.num_actors > 0
+            self._is_wanted = datamodule_of(trainer).takes_weights
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note the version that actors start with."""
@@ -76,7 +76,7 @@ class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
     ) -> None:
         """Publish when the period has passed."""
         step = trainer.global_step
-        if not self._has_actors:
+        if not self._is_wanted:
             self.policy_version = step
         elif step % self.period_learner_steps == 0 and step != self.policy_version:
             module: Any = pl_module

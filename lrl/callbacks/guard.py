@@ -58,7 +58,7 @@ class NonFiniteGuard(L.Callback, GuardsLosses):
     Attributes:
         folder: The run's folder; nothing is written while it is None.
         rank: Rank of this learner process.
-        lag_learner_steps: Learner steps between a loss and the look at it.
+        lag_learner_steps: Learner steps after which a loss on a CPU is looked at: tests raise it.
     """
 
     def __init__(self) -> None:
@@ -90,12 +90,13 @@ class NonFiniteGuard(L.Callback, GuardsLosses):
         values = [each.loss for each in remembered]
         if not self._expects_infinite_gradients:
             values.append(torch.as_tensor(cheap_norm(gradients) if norm is None else norm))
+        lag = self.lag_learner_steps
         if any(value.is_cuda for value in values):
-            self.lag_learner_steps = _LAG_LEARNER_STEPS
-        elif not (self.lag_learner_steps and values) and all(map(math.isfinite, values)):
+            lag = _LAG_LEARNER_STEPS
+        elif not (lag and values) and all(map(math.isfinite, values)):
             return  # so mostly, and at the cost of a few conversions
         self._pending.append(_Step(learner_step, remembered, _copied_aside(values)))
-        while len(self._pending) > self.lag_learner_steps:
+        while len(self._pending) > lag:
             self._judge(self._pending.popleft())
 
     @override

@@ -104,6 +104,11 @@ class ActorPool(ABC):
     def publish(self, network: QNetwork, version: int) -> None:  # noqa: B027 (nothing to do for most)
         """Act with these weights from now on; a pool that shares the network has nothing to do."""
 
+    @property
+    def takes_weights(self) -> bool:
+        """Whether it has to be sent weights: whether it has a `publish` of its own."""
+        return type(self).publish is not ActorPool.publish
+
     def check(self) -> None:  # noqa: B027 (nothing to do for most)
         """Look at the health of what makes rows; called at least twice a second while waiting.
 

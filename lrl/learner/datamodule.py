@@ -113,6 +113,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self.env = env
         self.pool = pool
         self.has_own_pool, self.has_own_experience = pool is not None, experience is not None
+        self.takes_weights = pool.takes_weights if pool is not None else actors.num_actors > 0
         self._make_experience = experience
         self.actors = actors
         self.inference = inference
@@ -171,6 +172,11 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         check_evaluation(self._trainer(), self)
         if stage != "fit":
             return
+        if self.dataset is not None and self.dataset.is_closed:
+            raise ConfigError(
+                "this datamodule has trained before, and its actors and environments are closed: "
+                "build a new datamodule to train again"
+            )
         module: Any = self._trainer().lightning_module
         if hasattr(module, "with_memory"):  # rows, chunks and requests hold what it remembers
             self._env_spec = module.with_memory(self.env_spec)
@@ -189,11 +195,10 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             announce_ranks(self._trainer(), self.dataset.experience.batch_size)
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> ReplayDataset:
-        synchronous = self.actors.num_actors == 0
         streams = max(1, self.actors.num_actors) * self.actors.envs_per_actor
+        insert_size = streams if self.actors.num_actors == 0 else self.actors.chunk_rows
         if self.pool is not None:
-            streams = self.pool.num_streams
-        insert_size = self.actors.envs_per_actor if synchronous else self.actors.chunk_rows
+            streams = insert_size = self.pool.num_streams
         if self._make_experience is None:
             experience: Experience = self._replay(spec, streams, sampler)
         else:

@@ -48,6 +48,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         saved_replay: Name of the replay that is saved beside the checkpoint being written, if one
             is; the checkpoint holds it.
         replay_to_restore: What the checkpoint that was loaded said.
+        is_closed: Whether actors have been stopped for good.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         self._rank = rank
         self._updates_per_step = updates_per_step
         self._check_rows = check_rows
-        self._closed = False
+        self.is_closed = False
         self.saved_replay = ""
         self.replay_to_restore = ""
         self._pool_state: dict[str, Any] = {}
@@ -165,7 +166,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
 
     def start(self) -> ActorPool:
         """Start the actors, once; returns their pool."""
-        if self._closed:
+        if self.is_closed:
             raise RuntimeError("the dataset is closed; build a new datamodule to train again")
         if self.pool is None:
             self.pool = self._start_pool(self)
@@ -178,7 +179,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
 
     def close(self) -> None:
         """Stop the actors, whose last rows are kept; idempotent."""
-        self._closed = True
+        self.is_closed = True
         if self.pool is not None:
             try:
                 self.pool.close(self._take)
@@ -194,7 +195,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
             self.rollout.add_lag(rows, self.learner_steps())
         for episode in delivery.episodes:
             self.rollout.add_episode(*episode)
-        if not self._closed:  # the last rows of a run, which nothing is learnt from
+        if not self.is_closed:  # the last rows of a run, which nothing is learnt from
             self.limiter.record_insert(self.env_steps - before)
 
     def _take_waiting(self, pool: ActorPool) -> None:

@@ -122,23 +122,23 @@ def saves_replay(trainer: L.Trainer) -> bool:
     return any(part.enabled for part in parts_of(trainer, SavesReplay))
 
 
-def periods_of(trainer: L.Trainer, *, has_actors: bool) -> list[tuple[str, int]]:
+def periods_of(trainer: L.Trainer, *, takes_weights: bool) -> list[tuple[str, int]]:
     """Return what is due every so many learner steps: by which setting, and how many (0: never).
 
     Args:
         trainer: Has the callbacks.
-        has_actors: Whether anybody takes weights.
+        takes_weights: Whether anybody does.
     """
     lightnings = [
         (f"{type(part).__name__}.every_n_train_steps", part._every_n_train_steps)
         for part in parts_of(trainer, ModelCheckpoint)  # which has no public name for it
     ]
     parts = parts_of(trainer, IsPeriodic)
-    due = [part.period for part in parts if has_actors or not isinstance(part, SyncsWeights)]
+    due = [part.period for part in parts if takes_weights or not isinstance(part, SyncsWeights)]
     return [*due, *lightnings]
 
 
-def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool) -> None:
+def check_callbacks(trainer: L.Trainer, takes_weights: bool, needs_priorities: bool) -> None:
     """Check that something carries weights to the actors and priorities to the sampler.
 
     A run where nobody looks at losses and gradients is warned of it.
@@ -146,11 +146,10 @@ def check_callbacks(trainer: L.Trainer, num_actors: int, needs_priorities: bool)
     Raises:
         ConfigError: One of them is wanted, and no callback does it.
     """
-    if num_actors > 0 and not any(parts_of(trainer, SyncsWeights)):
+    if takes_weights and not any(parts_of(trainer, SyncsWeights)):
         raise ConfigError(
-            f"actors.num_actors is {num_actors} but no callback syncs weights, so the actors would "
-            "never improve: add ActorLearnerCallback() to the Trainer's callbacks, or set "
-            "actors.num_actors to 0"
+            "no callback sends weights to the actors, so they would never improve: add "
+            "ActorLearnerCallback() to the Trainer's callbacks, or set actors.num_actors to 0"
         )
     if needs_priorities and not any(parts_of(trainer, UpdatesPriorities)):
         raise ConfigError(

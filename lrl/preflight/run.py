@@ -23,7 +23,6 @@ from lrl.preflight.settings import (
 )
 from lrl.preflight.trainer import (
     check_clipping,
-    check_evaluation_schedule,
     check_trainer,
     check_updates_per_step,
 )
@@ -44,6 +43,8 @@ class BringsExperience(ABC):
     evaluation: EvaluationConfig
     has_own_pool: bool
     has_own_experience: bool
+    takes_weights: bool
+    """Whether what acts has to be sent the weights that it acts with."""
 
     @property
     def num_processes(self) -> int:
@@ -89,25 +90,24 @@ def check_run(
     Raises:
         ConfigError: They do not; the message names the settings.
     """
-    check_trainer(trainer)
-    has_actors = data is None or data.actors.num_actors > 0
-    check_updates_per_step(settings.get("updates_per_step", 1), trainer, has_actors)
+    check_trainer(trainer, has_experience=data is not None)
+    takes_weights = data is None or data.takes_weights
+    check_updates_per_step(settings.get("updates_per_step", 1), trainer, takes_weights)
     check_clipping(settings.get("gradient_clip_norm"), trainer)
     if settings.get("compile_loss"):
         check_compiler(trainer.strategy.root_device)
     if data is None:
-        check_callbacks(trainer, num_actors=0, needs_priorities=False)
+        check_callbacks(trainer, takes_weights=False, needs_priorities=False)
         return
     actors, ranks = data.actors, trainer.num_devices
     if data.inference is not None:
         check_inference(data.inference, actors)
     check_replay_device(data.replay.device, trainer.strategy.root_device)
     check_synchronous(actors, data.rate, evaluates_in_background(trainer))
-    check_weight_period(trainer, actors)
+    check_weight_period(trainer, data.takes_weights)
     data.exploration.check_actors(max(1, actors.num_actors) * trainer.world_size)
     if not data.has_own_experience:
         check_warm_up(data.rate, data.replay)
         if not data.has_own_pool and sampler is not None:
             check_machine(data.env_spec, actors, data.inference, data.replay, sampler, ranks)
-    check_callbacks(trainer, data.num_processes, isinstance(sampler, TrackingSampler))
-    check_evaluation_schedule(trainer)
+    check_callbacks(trainer, data.takes_weights, isinstance(sampler, TrackingSampler))

@@ -55,15 +55,23 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
         refuse_synchronous("rate.max_samples_ahead", rate.max_samples_ahead)
 
 
-def check_weight_period(trainer: L.Trainer, actors: ActorConfig) -> None:
-    """Check that weights have no period without actors in the background, who would take them.
+def check_weight_period(trainer: L.Trainer, takes_weights: bool) -> None:
+    """Check that weights have no period where nobody takes them.
+
+    Args:
+        trainer: Has the callbacks.
+        takes_weights: Whether what acts has to be sent weights.
 
     Raises:
         ConfigError: They have one.
     """
     for sync in parts_of(trainer, SyncsWeights):
-        if actors.num_actors == 0 and sync.asked_period != sync.default_period:
-            refuse_synchronous("sync_period_learner_steps", sync.asked_period)
+        if not takes_weights and sync.asked_period != sync.default_period:
+            raise ConfigError(
+                f"sync_period_learner_steps is {sync.asked_period}, but nobody takes weights (in "
+                "synchronous mode, actors.num_actors 0, and with a data.pool that has no publish "
+                "of its own), so that it would do nothing: leave it out"
+            )
 
 
 def refuse_synchronous(name: str, value: object) -> NoReturn:

@@ -32,8 +32,12 @@ _NEEDED = (
 _SPLIT_NETWORKS = ("fsdp", "deepspeed", "model_parallel", "modelparallel")
 
 
-def check_trainer(trainer: L.Trainer) -> None:
+def check_trainer(trainer: L.Trainer, has_experience: bool = True) -> None:
     """Check that the Trainer has no setting that lrl cannot do with, or Lightning never looks at.
+
+    Args:
+        trainer: The Trainer.
+        has_experience: Whether batches are of lrl's making, of which none comes twice.
 
     Raises:
         ConfigError: There is such a setting.
@@ -57,7 +61,7 @@ def check_trainer(trainer: L.Trainer) -> None:
         raise ConfigError(
             f"trainer.log_every_n_steps is {period}, but must be at least 0 (0: never)"
         )
-    if overfit > 0:
+    if overfit > 0 and has_experience:
         raise ConfigError(
             f"trainer.overfit_batches is {overfit}, but batches of a replay never come again: set "
             "it to 0"
@@ -85,13 +89,13 @@ def check_clipping(norm: float | None, trainer: L.Trainer) -> None:
         )
 
 
-def check_updates_per_step(updates: int, trainer: L.Trainer, has_actors: bool = True) -> None:
+def check_updates_per_step(updates: int, trainer: L.Trainer, takes_weights: bool = True) -> None:
     """Check that nothing is due between two updates of one training step.
 
     Args:
         updates: `model.updates_per_step`.
         trainer: The Trainer.
-        has_actors: Whether anybody takes weights, which then are due, too.
+        takes_weights: Whether anybody does, so that they are due, too.
 
     Raises:
         ConfigError: Something is, or the Trainer's own optimisation would be needed.
@@ -101,7 +105,7 @@ def check_updates_per_step(updates: int, trainer: L.Trainer, has_actors: bool = 
     periods = [
         ("trainer.max_steps", trainer.max_steps),
         ("trainer.log_every_n_steps", getattr(trainer, "log_every_n_steps", 0)),
-        *periods_of(trainer, has_actors=has_actors),
+        *periods_of(trainer, takes_weights=takes_weights),
     ]
     for name, learner_steps in periods:
         if learner_steps > 0 and learner_steps % updates:
@@ -117,38 +121,41 @@ def check_updates_per_step(updates: int, trainer: L.Trainer, has_actors: bool = 
         )
 
 
-def check_evaluation_schedule(trainer: L.Trainer) -> None:
+def check_evaluation_schedule(trainer: L.Trainer, evaluation: Evaluates) -> None:
     """Check that the Trainer has no schedule of evaluations beside that of lrl's callback.
+
+    Args:
+        trainer: The Trainer, whose schedule the callback has not replaced yet.
+        evaluation: The callback.
 
     Raises:
         ConfigError: It has one, or a callback waits for scores that Lightning will not have.
     """
-    for evaluation in parts_of(trainer, Evaluates):
-        name, learner_steps = evaluation.period
-        schedule = f"evaluations come when {name} says: set that"
-        refused: list[tuple[str, tuple[float, ...], str]] = [
-            ("val_check_interval", (1.0,), schedule),
-            ("check_val_every_n_epoch", (1,), schedule),
-            ("num_sanity_val_steps", (0, 2), "an untrained network plays no episodes"),
-        ]
-        is_inline = learner_steps > 0 and not isinstance(evaluation, EvaluatesInBackground)
-        if not is_inline and not getattr(trainer, "fast_dev_run", False):
-            ones = (0, 1.0) if learner_steps == 0 else (1.0,)
-            refused.append(("limit_val_batches", ones, "Lightning's validation loop does not run"))
-        for setting, allowed, why in refused:
-            if getattr(trainer, setting) not in allowed:
-                raise ConfigError(
-                    f"trainer.{setting} is {getattr(trainer, setting)}, but {why}; leave this out"
-                )
-        if not isinstance(evaluation, EvaluatesInBackground):
-            continue
-        for callback in parts_of(trainer, Monitors):
-            if callback is not evaluation.best and (callback.monitor or "").startswith("eval/"):
-                raise ConfigError(
-                    f"{type(callback).__name__} monitors {callback.monitor}, which evaluation in "
-                    "the background does not hand to Lightning: set evaluation to 'inline', or "
-                    "leave the callback out"
-                )
+    name, learner_steps = evaluation.period
+    schedule = f"evaluations come when {name} says: set that"
+    refused: list[tuple[str, tuple[float, ...], str]] = [
+        ("val_check_interval", (1.0,), schedule),
+        ("check_val_every_n_epoch", (1,), schedule),
+        ("num_sanity_val_steps", (0, 2), "an untrained network plays no episodes"),
+    ]
+    is_inline = learner_steps > 0 and not isinstance(evaluation, EvaluatesInBackground)
+    if not is_inline and not getattr(trainer, "fast_dev_run", False):
+        ones = (0, 1.0) if learner_steps == 0 else (1.0,)
+        refused.append(("limit_val_batches", ones, "Lightning's validation loop does not run"))
+    for setting, allowed, why in refused:
+        if getattr(trainer, setting) not in allowed:
+            raise ConfigError(
+                f"trainer.{setting} is {getattr(trainer, setting)}, but {why}; leave this out"
+            )
+    if not isinstance(evaluation, EvaluatesInBackground):
+        return
+    for callback in parts_of(trainer, Monitors):
+        if callback is not evaluation.best and (callback.monitor or "").startswith("eval/"):
+            raise ConfigError(
+                f"{type(callback).__name__} monitors {callback.monitor}, which evaluation in "
+                "the background does not hand to Lightning: set evaluation to 'inline', or "
+                "leave the callback out"
+            )
 
 
 def check_ranks(trainer: L.Trainer) -> None:

@@ -142,7 +142,7 @@ def test_what_parts_offer_is_found_in_groups_within_groups():
     trainer: Any = SimpleNamespace(callbacks=[outer := CallbackGroup([parts[0], inner])])
     assert list(parts_of(trainer, L.Callback)) == [outer, parts[0], inner, *parts[1:]]
     assert list(parts_of(trainer, WeightSync)) == parts[:1]
-    check_callbacks(trainer, num_actors=1, needs_priorities=True)
+    check_callbacks(trainer, takes_weights=True, needs_priorities=True)
 
 
 def test_a_callback_of_ones_own_says_by_its_bases_what_it_does():
@@ -150,6 +150,6 @@ def test_a_callback_of_ones_own_says_by_its_bases_what_it_does():
         pass
 
     trainer: Any = SimpleNamespace(callbacks=[OwnSync()])
-    check_callbacks(trainer, num_actors=1, needs_priorities=False)
+    check_callbacks(trainer, takes_weights=True, needs_priorities=False)
     with pytest.raises(ConfigError, match="needs priorities but no callback hands them on"):
-        check_callbacks(trainer, num_actors=1, needs_priorities=True)
+        check_callbacks(trainer, takes_weights=True, needs_priorities=True)

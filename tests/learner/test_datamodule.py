@@ -7,6 +7,7 @@ import logging
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 from helpers.training_runs import (
     AfterEachStep,
+    Run,
     actor_processes,
     background,
     make_run,
@@ -33,7 +35,7 @@ from lrl import (
 )
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
-from lrl.callbacks import PeriodicEvaluation, WeightSync
+from lrl.callbacks import NonFiniteGuard, PeriodicEvaluation, WeightSync
 from lrl.learner import ActorPool, Delivery, datamodule
 from lrl.preflight.cores import share_cores
 from lrl.replay import PrioritizedSampler, Replay, UniformSampler
@@ -45,7 +47,7 @@ REFUSED = {
     "no weight sync": (
         {"actors": background()},
         PeriodicEvaluation(0),
-        r"actors.num_actors is 2 but no callback syncs weights.*add ActorLearnerCallback\(\)",
+        r"no callback sends weights to the actors.*add ActorLearnerCallback\(\)",
     ),
     "free running alone": (
         {"rate": RateLimiterConfig(samples_per_insert=None)},
@@ -217,10 +219,12 @@ def test_a_learner_keeps_what_it_frees_and_its_games_step_with_all_its_threads(
     assert threads == [3]
 
 
-def test_a_used_datamodule_says_that_it_is_used(tmp_path):
+def test_a_used_datamodule_says_that_it_is_used(tmp_path, monkeypatch):
     run = make_run(tmp_path, WeightSync(), limit_train_batches=5, max_steps=5).fit()
     again = make_run(tmp_path, WeightSync(), data=run.data, limit_train_batches=5, max_steps=5)
-    with pytest.raises(RuntimeError, match="build a new datamodule"):
+    used_up = "lrl.preflight.machine.available_bytes"  # by the replay that is there already
+    monkeypatch.setattr(used_up, lambda: 1000)
+    with pytest.raises(ConfigError, match=r"has trained before.*build a new datamodule"):
         again.fit()
 
 
@@ -244,17 +248,56 @@ def test_batches_are_plain_tensors_of_fixed_types(tmp_path):
     assert seen == [expected] * 3
 
 
+class Own(ActorPool):
+    num_streams = 3
+
+    def start(self, network: Any, run_env_steps: int) -> None: ...
+
+    def poll(self, timeout: float) -> Iterator[Delivery]:
+        yield from ()
+
+    def close(self, take: Any) -> None: ...
+
+
+class OwnThatLearns(Own):
+    def publish(self, network: Any, version: int) -> None: ...
+
+
+def own_run(tmp_path: Path, pool: ActorPool, callback: L.Callback) -> Run:
+    data = ReplayDataModule(
+        EnvConfig("lrl/Identity-v0"), replay=ReplayConfig(2000, 8), pool=pool, learner_threads=1
+    )
+    return make_run(tmp_path, callback, data=data)
+
+
+def test_a_pool_of_ones_own_is_sent_weights_if_it_publishes_them(tmp_path, monkeypatch):
+    period = ActorLearnerCallback(50, 0, 0)
+    with pytest.raises(ConfigError, match="sync_period_learner_steps is 50, but nobody takes"):
+        own_run(tmp_path, Own(), period).fit()
+    with pytest.raises(ConfigError, match="no callback sends weights to the actors"):
+        own_run(tmp_path, OwnThatLearns(), NonFiniteGuard()).fit()
+    for pool, sends in ((Own(), False), (OwnThatLearns(), True)):
+        run, sync = own_run(tmp_path, pool, ActorLearnerCallback()), WeightSync(7)
+        monkeypatch.setattr("lrl.callbacks.feedback.datamodule_of", lambda _, data=run.data: data)
+        sync.setup(run.trainer, run.module, "fit")
+        assert sync.period_learner_steps == (7 if sends else 0)
+
+
+def test_the_ratio_of_a_pool_of_ones_own_counts_its_own_streams(tmp_path):
+    class Stops(Own):
+        def start(self, network: Any, run_env_steps: int) -> None:
+            raise RuntimeError("enough")
+
+    run = own_run(tmp_path, Stops(), ActorLearnerCallback())
+    with pytest.raises(RuntimeError, match="enough"):
+        run.fit()
+    assert run.data.dataset is not None
+    assert run.data.dataset.limiter._insert_size == 3
+    assert ReplayDataModule().takes_weights
+    assert not ReplayDataModule(actors=ActorConfig(0)).takes_weights
+
+
 def test_a_pool_of_ones_own_takes_the_place_of_actors():
-    class Own(ActorPool):
-        num_streams = 1
-
-        def start(self, network: Any, run_env_steps: int) -> None: ...
-
-        def poll(self, timeout: float) -> Iterator[Delivery]:
-            yield from ()
-
-        def close(self, take: Any) -> None: ...
-
     with pytest.raises(ConfigError, match=r"data\.pool Own brings rows of its own.*leave them out"):
         ReplayDataModule(actors=ActorConfig(num_actors=1), pool=Own())
     assert ReplayDataModule(pool=Own()).pool is not None

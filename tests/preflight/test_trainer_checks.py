@@ -46,6 +46,11 @@ def test_what_lightning_takes_and_a_learner_cannot_have_is_refused(settings, wor
         check_trainer(trainer(**settings))
 
 
+@pytest.mark.filterwarnings("ignore:You are overfitting")
+def test_data_of_another_making_may_be_few():
+    check_trainer(trainer(overfit_batches=1), has_experience=False)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -70,9 +70,10 @@ def bench(
     rounds, of a side's value over that of the first side.
 
     Args:
-        workloads: What is trained: `cartpole`, `pong` or both.
-        sides: `actors N x E` (N of 1, 2, 4 and 8 with E = 8, or one with 1 or 32 environments) and
-            `synchronous E` (1, 8 or 32 environments, no actors); all are compared with the first.
+        workloads: What is trained, a list: '[cartpole]', '[pong]' or '[cartpole, pong]'.
+        sides: A list such as '[synchronous 8, actors 2 x 8]', of `actors N x E` (N of 1, 2, 4 and 8
+            with E = 8, or one with 1 or 32 environments) and `synchronous E` (1, 8 or 32
+            environments, no actors); all are compared with the first.
         rounds: Runs of each side.
         seconds: Length of a run, of which about five are its start.
         json: A file that also takes the figures.
@@ -106,7 +107,8 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
     """Train once and return what the run logged and said of itself.
 
     Raises:
-        RuntimeError: The run failed or logged nothing; what it said is in the message.
+        ConfigError: It ended before there was anything to measure.
+        RuntimeError: It failed; what it said is in the message.
     """
     minutes, rest = divmod(math.ceil(seconds), 60)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,8 +140,13 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
         for path in found:
             with path.open(newline="") as file:
                 rows += csv.DictReader(file)
-        if ended.returncode or len(rows) < 2:
+        if ended.returncode:
             raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
+        if len(rows) < 2:
+            raise ConfigError(
+                f"--seconds is {seconds:g}, in which {workload} with {actors} actors of {envs} "
+                "environments had hardly begun to learn: give it more"
+            )
         (path,) = Path(folder).glob("run/*/summary.json")
         summary = json.loads(path.read_text())
         shares = summary["time_shares"]

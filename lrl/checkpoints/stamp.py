@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
@@ -124,6 +125,17 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     return EnvConfig(**settings)
 
 
+def kind_in(stamp: Mapping[str, Any]) -> EnvKind:
+    """Return the kind of the environment in which a stamp's score was measured.
+
+    Where that environment cannot be rebuilt (see `env_of`) its id alone says the kind.
+    """
+    try:
+        return kind_of(env_of(stamp))
+    except ConfigError:
+        return kind_of(EnvConfig(_id(stamp)))
+
+
 def differences(stamp: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the settings with which two scores were measured differently; empty if they compare.
 
@@ -183,14 +195,15 @@ def _id(stamp: Mapping[str, Any]) -> str:
 
 
 def _measured(stamp: Mapping[str, Any]) -> dict[str, Any]:
-    environment = without_unused(stamp["environment"])
-    kind = kind_of(EnvConfig(environment.pop("id")))
+    environment, kind = copy.deepcopy(without_unused(stamp["environment"])), kind_in(stamp)
+    # The limit of frames that counts is that of the evaluation: it is the lower one.
+    for name in ("id", *kind.training_only, kind.frames_limit_setting):
+        *path, last = name.split(".")
+        holder = functools.reduce(lambda part, key: part.get(key) or {}, path, environment)
+        holder.pop(last, None)
     for section in SECTIONS.keys() & environment.keys():
         nested = environment.pop(section)
         environment |= {f"{section}.{name}": value for name, value in nested.items()}
-    # The limit of frames that counts is that of the evaluation: it is the lower one.
-    for name in (*kind.training_only, kind.frames_limit_setting):
-        environment.pop(name, None)
     return {
         **{f"env.{name}": value for name, value in environment.items()},
         "evaluation.epsilon": stamp["evaluation"]["epsilon"],

@@ -15,7 +15,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from lrl.checkpoints.runs import resolve_checkpoint
 from lrl.cli.command_list import own_commands
-from lrl.cli.messages import sentence
+from lrl.cli.messages import check_variables, has_variables, sentence
 from lrl.parts import safety
 from lrl.processes import outputs
 from lrl.processes.ending import ending
@@ -49,14 +49,21 @@ def read_arguments(
     """Return a command's arguments by name, with `best` and `last` turned into paths.
 
     Raises:
-        ConfigError: There is no such checkpoint, or a module cannot be imported.
+        ConfigError: There is no such checkpoint, a module cannot be imported, or a variable of the
+            environment names no argument.
         ArgumentError: An argument is wrong.
     """
     description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
-    parser = ArgumentParser(prog=f"lrl {name}", description=description, exit_on_error=False)
+    parser = ArgumentParser(
+        prog=f"lrl {name}",
+        description=description,
+        exit_on_error=False,
+        env_prefix=f"LRL_{name.upper()}_",  # and one more for each dot, of which there is none
+        default_env=has_variables(),
+    )
     if "ckpt_path" not in inspect.signature(function).parameters:
         parser.add_function_arguments(function, as_group=False)
-        return parser.parse_args(list(arguments)).as_dict()
+        return _parse(parser, name, arguments)
     is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
     parser.add_argument(
         "--ckpt_path",
@@ -76,7 +83,7 @@ def read_arguments(
         help="Modules to import first: those of your own parts, which a checkpoint only names.",
     )
     parser.add_function_arguments(function, skip={"ckpt_path"}, as_group=False)
-    settings = parser.parse_args(list(arguments)).as_dict()
+    settings = _parse(parser, name, arguments)
     given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
     modules = settings.pop("modules")
     for module in modules:
@@ -91,6 +98,11 @@ def read_arguments(
         resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
     ]
     return {"ckpt_path": paths if is_many else paths[0], **settings}
+
+
+def _parse(parser: ArgumentParser, name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    check_variables(name, [action.dest for action in parser._actions])
+    return parser.parse_args(list(arguments)).as_dict()
 
 
 def configure_logging() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -30,7 +29,7 @@ from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.checkpoints.stamp import flatten
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
-from lrl.cli.messages import check_settings, check_variables
+from lrl.cli.messages import check_settings, check_variables, has_variables
 from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
@@ -76,22 +75,32 @@ def written_out(part: Any) -> Any:
 
 
 def names_model(arguments: Sequence[str]) -> bool:
-    """Return whether a command line, or a file of it, names the model's class.
+    """Return whether a command line, a file of it or a variable names the model's class.
 
     Without one the settings of `model` are DQN's, and `--help` lists them.
     """
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        option, _, value = word.partition("=")
-        if option == "--model.class_path":
-            return True
-        if "--model" in (before, option) and not Path(value or word).is_file():
-            return True
-        if before in ("--config", "-c") or option == "--config":
-            with contextlib.suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
-                model = yaml.safe_load(Path(value or word).read_text(encoding="utf-8")).get("model")
-                if isinstance(model, dict) and "class_path" in model:
-                    return True
-    return False
+    given: list[tuple[str, str]] = []
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        option, is_whole, value = word.partition("=")
+        given.append((option, value if is_whole else following))
+    for name, value in os.environ.items():
+        if name.startswith("LRL_"):
+            given.append((f"--{name.partition('__')[2].lower().replace('__', '.')}", value))
+    return any(_names_model(option, value) for option, value in given)
+
+
+def _names_model(option: str, value: str) -> bool:
+    if option not in ("--config", "-c", "--model"):
+        return option == "--model.class_path"
+    settings: Any = value
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        text = Path(value).read_text(encoding="utf-8") if Path(value).is_file() else value
+        settings = yaml.safe_load(text)
+    if option != "--model":
+        settings = settings.get("model") if isinstance(settings, dict) else None
+    elif isinstance(settings, str):
+        return True  # the class itself
+    return isinstance(settings, dict) and "class_path" in settings
 
 
 class SettingsParser(LightningArgumentParser):
@@ -129,8 +138,7 @@ class LrlCLI(LightningCLI):
                 "prog": "lrl",
                 "description": "Train and evaluate value-based agents.",
                 "env_prefix": "LRL",
-                # Only where there is one, since --help then names them all.
-                "default_env": any(re.match(r"LRL_[A-Z]+__", name) for name in os.environ),
+                "default_env": has_variables(),
             },
         )
 

@@ -15,6 +15,7 @@ from typing import get_args
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
+from lrl.cli.command_list import COMMANDS
 from lrl.parts import safety
 from lrl.parts.renamed import RENAMED, new_name
 from lrl.types import ConfigError
@@ -28,6 +29,7 @@ _UNKNOWN_OPTION = (
 _UNKNOWN_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
+_VARIABLE = re.compile(r"LRL_([A-Z]+)__")  # LRL_FIT__TRAINER__MAX_STEPS
 _TOO_LARGE = 2**63  # for a counter
 _KEY = re.compile(r"Parser key \"([\w.]+)\":? ?")
 _PART = re.compile(
@@ -196,6 +198,11 @@ def _nearest_path(path: str, known: list[str]) -> str | None:
     return None
 
 
+def has_variables() -> bool:
+    """Return whether a variable of the environment is a setting: `--help` then names them all."""
+    return any(_VARIABLE.match(name) for name in os.environ)
+
+
 def check_variables(command: str, known: Iterable[str]) -> None:
     """Refuse variables of the environment that look like settings and are none.
 
@@ -210,6 +217,8 @@ def check_variables(command: str, known: Iterable[str]) -> None:
     keys = [key for key in known if not key.endswith(".help")]
     names = {start + key.replace(".", "__").upper() for key in keys}
     for variable in sorted(os.environ):
+        if (found := _VARIABLE.match(variable)) and found[1].lower() not in COMMANDS:
+            raise ConfigError(f"the variable {variable} is of no command of lrl: unset it")
         if not variable.startswith(start) or variable in names:
             continue
         whole = max(

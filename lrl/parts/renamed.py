@@ -68,6 +68,11 @@ def translated(config: Mapping[str, Any]) -> dict[str, Any]:
             value = section.pop(name)
             there, name = _section(config, new)
             there[name] = value
+    callbacks = (config.get("trainer") or {}).get("callbacks")
+    for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+        if isinstance(callback, dict) and str(callback.get("class_path")).startswith("lrl."):
+            arguments = callback.get("init_args") or {}
+            callback["init_args"] = {new_name(name) or name: v for name, v in arguments.items()}
     data = config.get("data") or {}
     if (data.get("inference") or {}).get("num_servers") == 0:
         data["inference"] = None

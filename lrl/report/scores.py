@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lrl.checkpoints.atomic_files import replace_file
-from lrl.checkpoints.stamp import differences, flatten, machine
-from lrl.envs import EnvConfig, kind_of
+from lrl.checkpoints.stamp import differences, flatten, kind_in, machine
 from lrl.evaluation.episodes import Episodes
 from lrl.report.statistics import Summary, summarise
 from lrl.types import ConfigError
@@ -54,8 +53,7 @@ class Score:
     def human_normalised(self) -> float | None:
         """Mean return between random play (0) and a human (1), where both are known."""
         limit = self.stamp["evaluation"]["max_frames_per_episode"]
-        kind = kind_of(EnvConfig(self.environment))
-        return kind.human_normalised(
+        return kind_in(self.stamp).human_normalised(
             self.return_mean, limit if self.episodes.timed_out.any() else None
         )
 

@@ -110,6 +110,17 @@ def test_a_mistake_measures_nothing(command, instant, arguments, words):
     assert not instant
 
 
+def test_a_run_that_is_too_short_to_measure_is_told_so_in_a_line(command, monkeypatch):
+    def ended(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr(training.subprocess, "run", ended)
+    code, _, err = command("--seconds", "3", "--workloads", "[cartpole]")
+    assert code == 2
+    assert "--seconds is 3, in which cartpole with 0 actors of 8 environments had hardly" in err
+    assert len(err.splitlines()) == 1
+
+
 @pytest.mark.parametrize(("seconds", "clock"), [(0.4, "00:00:00:01"), (75.0, "00:00:01:15")])
 def test_a_run_is_as_long_as_asked_for(monkeypatch, seconds, clock):
     def answer(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:

@@ -194,13 +194,22 @@ class MyDQN(lrl.DQN):
 """
 
 
-@pytest.mark.parametrize("spelling", ["--model.class_path=", "--model=", "file", "saved"])
-def test_a_model_of_ones_own_is_named_by_its_class(command, project, spelling):
+@pytest.mark.parametrize(
+    "spelling",
+    ["--model.class_path=", "--model=", "file", "saved", "file of the model", "variable"],
+)
+def test_a_model_of_ones_own_is_named_by_its_class(command, project, spelling, monkeypatch):
     (project.folder / "my_module.py").write_text(MY_DQN)
     model = {"class_path": "my_module.MyDQN", "init_args": {"scale": 2.5}}
     (project.folder / "mine.yaml").write_text(yaml.safe_dump({"model": model}))
+    (project.folder / "model.yaml").write_text(yaml.safe_dump(model))
     if spelling in ("file", "saved"):
         given = ["--config", "mine.yaml"]
+    elif spelling == "file of the model":
+        given = ["--model", "model.yaml"]
+    elif spelling == "variable":
+        monkeypatch.setenv("LRL_FIT__MODEL", "my_module.MyDQN")
+        given = ["--model.init_args.scale", "2.5"]
     else:
         given = [f"{spelling}my_module.MyDQN", "--model.init_args.scale", "2.5"]
     given += ["--model.target_update_tau", "0.5"]  # the flat spelling holds, too
@@ -215,6 +224,15 @@ def test_a_model_of_ones_own_is_named_by_its_class(command, project, spelling):
     assert (settings["scale"], settings["target_update_tau"]) == (2.5, 0.5)
     assert settings["encoder"]["init_args"]["hidden_sizes"] == [16]  # of base.yaml
     assert settings["optimizer"]["class_path"] == "torch.optim.SGD"
+
+
+def test_a_file_of_the_model_need_not_name_a_class(command, project):
+    (project.folder / "model.yaml").write_text("target_update_tau: 0.25")
+    given = ["--config", "base.yaml", "--model", "model.yaml", "--print_config"]
+    code, printed, err = command("fit", *given)
+    assert code in (None, 0), err
+    model = yaml.safe_load(printed)["model"]
+    assert (model["target_update_tau"], "class_path" in model) == (0.25, False)
 
 
 def test_a_model_of_ones_own_is_trained(tmp_path, monkeypatch, capsys):
@@ -257,6 +275,7 @@ def test_a_variable_of_the_environment_is_a_setting_that_files_and_arguments_ove
     [
         ("LRL_FIT__DATA__REPLAY__NSTEP", "did you mean LRL_FIT__DATA__REPLAY__N_STEP?"),
         ("LRL_FIT__DATA__INFERENCE__NUM_SERVERS", "LRL_FIT__DATA__INFERENCE takes all of its"),
+        ("LRL_FIT__MODEL__CLASS_PATH", "LRL_FIT__MODEL takes all of its settings at once"),
     ],
 )
 def test_a_variable_that_would_do_nothing_is_refused(command, monkeypatch, name, text):

@@ -25,6 +25,7 @@ from lrl.cli.main import LrlCLI
 from lrl.processes.ending import ending
 from lrl.processes.interrupt import interrupt
 from lrl.report import evaluate as evaluating
+from lrl.types import ConfigError
 
 pytestmark = quiet_commands
 
@@ -146,6 +147,23 @@ def test_every_command_is_a_function_that_explains_all_it_takes(name, command):
     assert all(
         f"{parameter}:" in documented for parameter in inspect.signature(function).parameters
     )
+
+
+def test_variables_of_the_environment_are_arguments_of_every_command(monkeypatch, command):
+    def watch(episodes: int = 3, loud: bool = False) -> None: ...
+
+    monkeypatch.setenv("LRL_WATCH__EPISODES", "7")
+    monkeypatch.setitem(COMMANDS, "watch", COMMANDS["bench"])
+    assert read_arguments("watch", watch, ["--loud", "true"]) == {"episodes": 7, "loud": True}
+    assert read_arguments("watch", watch, ["--episodes", "8"])["episodes"] == 8
+    monkeypatch.setenv("LRL_WATCH__EPISODE", "7")
+    near = "LRL_WATCH__EPISODE is no setting of lrl watch; did you mean LRL_WATCH__EPISODES"
+    with pytest.raises(ConfigError, match=near):
+        read_arguments("watch", watch, [])
+    monkeypatch.setenv("LRL_EVAL__SEED", "1")
+    code, _, err = command("bench")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the variable LRL_EVAL__SEED is of no command of lrl" in err
 
 
 def test_one_checkpoint_or_many_is_what_the_function_says(tmp_path: Path):

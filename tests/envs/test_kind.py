@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lrl.actors.actor import FunctionPolicy
-from lrl.checkpoints.stamp import env_of, make_stamp
+from lrl.checkpoints.stamp import differences, env_of, make_stamp
 from lrl.envs import AtariConfig, EnvConfig, EnvKind, kind_of, make_envs, make_rendered, make_spec
 from lrl.envs.config import SECTIONS
 from lrl.envs.gym import SingleEnvs
 from lrl.envs.make import KINDS
 from lrl.envs.toy import Chain
-from lrl.evaluation.episodes import EvaluationConfig, run_episodes
+from lrl.evaluation.episodes import Episodes, EvaluationConfig, run_episodes
+from lrl.report.scores import Score
 from lrl.types import ConfigError
 
 PONG = EnvConfig("ALE/Pong-v5")
@@ -25,9 +27,13 @@ class Chains(EnvKind):
 
     default_epsilon = 0.25
     frames_limit_setting = "kwargs.max_moves"
+    training_only = ("reward_clip", "kwargs.shaped")
 
     def make(self, num_envs: int, *, training: bool, num_threads: int) -> SingleEnvs:
         return SingleEnvs([Chain(**self.env.kwargs) for _ in range(num_envs)])
+
+    def human_normalised(self, score: float, cut_off_at: int | None) -> float | None:
+        return score / self.env.kwargs["length"]
 
 
 OWN = EnvConfig(factory=Chains, kwargs={"length": 4})
@@ -65,6 +71,18 @@ def test_the_kind_knows_how_scores_are_usually_made():
         assert evaluation.protocol_for(env) == protocol
 
 
+def test_a_kind_of_ones_own_says_what_is_of_training_alone_and_what_a_score_is_worth():
+    shaped = replace(OWN, kwargs={"length": 4, "shaped": True}, reward_clip=1.0)
+    one, other = (make_stamp(env, EVALUATION, seed=3) for env in (OWN, shaped))
+    before = repr(other)
+    assert differences(one, other) == {}
+    longer = make_stamp(replace(OWN, kwargs={"length": 5}), EVALUATION, seed=3)
+    assert differences(one, longer).keys() == {"env.kwargs"}
+    assert repr(other) == before
+    episodes = Episodes(np.array([2.0, 4.0]), np.array([1, 1]), np.array([False, False]))
+    assert Score("x", one, episodes, 1.0).human_normalised == 0.75
+
+
 def test_a_kind_of_ones_own_may_limit_its_frames():
     short = EnvConfig(factory=Chains, kwargs={"max_moves": 3})
     assert (kind_of(short).frames_limit, kind_of(OWN).frames_limit) == (3, None)
@@ -81,7 +99,7 @@ def test_only_games_have_a_human_to_compare_with():
     assert kind_of(PONG).human_normalised(14.6, 18_000) == 1.0
     assert kind_of(PONG).human_normalised(14.6, 17_999) is None
     assert kind_of(EnvConfig()).human_normalised(14.6, None) is None
-    assert kind_of(OWN).human_normalised(14.6, None) is None
+    assert kind_of(OWN).human_normalised(14.0, None) == 3.5
 
 
 def test_a_kind_of_ones_own_is_made_and_evaluated():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import yaml
@@ -58,6 +59,21 @@ def test_what_was_saved_is_translated_and_what_is_a_users_stays():
         "rate": {"max_samples_ahead": None},
     }
     assert yaml.safe_dump(saved) == before
+
+
+def test_arguments_of_callbacks_are_translated_where_they_are_lrls():
+    def saved(name: str) -> list[dict[str, Any]]:
+        own = {"class_path": "my_module.Mine", "init_args": {"interval_learner_steps": 5}}
+        lrls = {"class_path": "lrl.callbacks.LastCheckpoint", "init_args": {name: 5}}
+        return [lrls, own, {"class_path": "lrl.callbacks.PriorityUpdate"}]
+
+    config = translated({"trainer": {"callbacks": saved("interval_learner_steps")}})
+    expected = saved("period_learner_steps")
+    expected[2]["init_args"] = {}
+    assert config["trainer"]["callbacks"] == expected
+    (alone,) = expected[:1]
+    config = {"trainer": {"callbacks": saved("interval_learner_steps")[0]}}
+    assert translated(config)["trainer"]["callbacks"] == alone
 
 
 def test_without_servers_nothing_of_inference_is_left():

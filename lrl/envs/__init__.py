@@ -12,15 +12,17 @@ from lrl.envs.protocols import PROTOCOLS, AtariConfig, Protocol
 from lrl.envs.restorable import RestorableEnvs
 from lrl.envs.toy import register_toys
 from lrl.envs.vector import EnvStep, StreamEnvs
-from lrl.envs.wrappers import ChannelsFirst, Luminance
+from lrl.envs.wrappers import ChannelsFirst, Discretize, JointActions, Luminance
 
 __all__ = [
     "PROTOCOLS",
     "AtariConfig",
     "ChannelsFirst",
+    "Discretize",
     "EnvConfig",
     "EnvKind",
     "EnvStep",
+    "JointActions",
     "Luminance",
     "Protocol",
     "RenderedEnv",

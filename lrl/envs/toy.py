@@ -6,6 +6,7 @@
 | `lrl/Chain-v0` | bootstrapping over several steps | one-hot float32 |
 | `lrl/Catch-v0` | credit for early moves, images | uint8 image |
 | `lrl/Masked-v0` | action masks, in acting and in targets | one-hot float32 |
+| `lrl/Dials-v0` | the right choice in each of two branches at once | one-hot float32 |
 | `lrl/Ledger-v0` | nothing to learn: see `lrl.testing` | uint8 image |
 
 Every instance has an `optimal_return`: the undiscounted return of the best policy.
@@ -13,12 +14,13 @@ Every instance has an `optimal_return`: the undiscounted return of the best poli
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from typing_extensions import override
 
 
@@ -197,8 +199,85 @@ class Masked(Chain):
         return {"action_mask": self.mask(self._place, self._length, self._num_actions)}
 
 
+class Dials(gymnasium.Env):
+    """Open a row of locks, each by setting all its dials right at once.
+
+    At lock p, dial d has to be set to `(p + d) % sizes[d]`: that opens the lock and leads to the
+    next one, any other setting to none. A move costs 1, the last lock terminates. A choice of one
+    dial shows its worth only while the others are right, and each lock has another setting.
+
+    Args:
+        locks: Number of locks; the optimal return is minus that.
+        sizes: Settings of each dial.
+        max_moves: Moves after which an episode is truncated.
+        masks: Give masks that allow two settings of each dial, the right one and the next; others
+            raise.
+    """
+
+    def __init__(
+        self,
+        locks: int = 8,
+        sizes: Sequence[int] = (3, 5),
+        max_moves: int = 100,
+        masks: bool = False,
+    ) -> None:
+        self.observation_space = Box(0.0, 1.0, (locks + 1,), np.float32)
+        self.action_space = MultiDiscrete(sizes)
+        self.optimal_return = float(-locks)
+        self._locks, self._sizes, self._max_moves = locks, tuple(sizes), max_moves
+        self._masks = masks
+        self._opened = self._time = 0
+
+    @override
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self._opened = self._time = 0
+        return self._observation(), self._info()
+
+    @override
+    def step(self, action: npt.NDArray[np.integer]):
+        masks = zip(action, self.mask(self._opened, self._sizes), strict=True)
+        if self._masks and not all(mask[choice] for choice, mask in masks):
+            raise ValueError(f"the setting {action} is forbidden at lock {self._opened}")
+        self._opened += tuple(action) == self.setting(self._opened, self._sizes)
+        self._time += 1
+        terminated = self._opened == self._locks
+        truncated = self._time >= self._max_moves and not terminated
+        return self._observation(), -1.0, terminated, truncated, self._info()
+
+    @staticmethod
+    def setting(lock: int, sizes: Sequence[int] = (3, 5)) -> tuple[int, ...]:
+        """Return the right setting of each dial.
+
+        Example:
+            >>> [Dials.setting(lock) for lock in range(4)]
+            [(0, 1), (1, 2), (2, 3), (0, 4)]
+        """
+        return tuple((lock + dial) % size for dial, size in enumerate(sizes))
+
+    @classmethod
+    def mask(cls, lock: int, sizes: Sequence[int] = (3, 5)) -> tuple[npt.NDArray[np.int8], ...]:
+        """Return 1 for each setting of each dial that is allowed at a lock.
+
+        Example:
+            >>> [mask.tolist() for mask in Dials.mask(2)]
+            [[1, 0, 1], [0, 0, 0, 1, 1]]
+        """
+        settings = zip(cls.setting(lock, sizes), sizes, strict=True)
+        return tuple(
+            np.isin(np.arange(size), [right, (right + 1) % size]).astype(np.int8)
+            for right, size in settings
+        )
+
+    def _observation(self) -> npt.NDArray[np.float32]:
+        return _one_hot(self._opened, self._locks + 1)
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self.mask(self._opened, self._sizes)} if self._masks else {}
+
+
 def _one_hot(index: int, size: int) -> npt.NDArray[np.float32]:
     return np.eye(size, dtype=np.float32)[index]
 
 
-_TOYS = (Identity, Chain, Catch, Masked)
+_TOYS = (Identity, Chain, Catch, Masked, Dials)

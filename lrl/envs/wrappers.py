@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from math import prod
+from typing import Any, SupportsFloat
+
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from typing_extensions import override
 
-from lrl.types import ConfigError
+from lrl.envs.vector import Choices, joined_masks
+from lrl.types import ActionSpec, ConfigError
+
+_MOST_JOINT_ACTIONS = 4096
 
 
 class ChannelsFirst(gymnasium.ObservationWrapper):
@@ -57,3 +64,100 @@ class Luminance(gymnasium.ObservationWrapper):
     @override
     def observation(self, observation: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         return np.rint(observation @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
+
+
+class Discretize(gymnasium.ActionWrapper):
+    """Cut each dimension of continuous actions into evenly spaced values, both ends included.
+
+    The actions are then MultiDiscrete, a branch for each dimension, or Discrete if there is one.
+
+    Args:
+        env: Has Box actions of floating-point numbers with finite bounds.
+        bins: Values of each dimension, at least 2.
+
+    Reference: Tavakoli et al. 2018, https://arxiv.org/abs/1711.08946, who take 33.
+    """
+
+    def __init__(self, env: gymnasium.Env, bins: int) -> None:
+        super().__init__(env)
+        space = env.action_space
+        if not isinstance(space, Box) or space.dtype.kind != "f":
+            raise ConfigError(
+                f"env.wrappers: Discretize needs continuous Box actions, not {space}: leave it out."
+            )
+        if not np.isfinite([space.low, space.high]).all():
+            raise ConfigError(
+                f"env.wrappers: Discretize needs actions with finite bounds, not {space}: put a "
+                "wrapper before it that bounds them, such as gymnasium.wrappers.RescaleAction."
+            )
+        if bins < 2:
+            raise ConfigError(
+                f"env.wrappers: the bins of Discretize must be at least 2, not {bins}."
+            )
+        self._shape, self._dtype = space.shape, space.dtype
+        self._values = np.linspace(
+            space.low.flatten(), space.high.flatten(), bins, dtype=np.float64
+        )
+        dimensions = self._values.shape[1]
+        self.action_space = (
+            Discrete(bins) if dimensions == 1 else MultiDiscrete(np.full(dimensions, bins))
+        )
+
+    @override
+    def action(self, action: Any) -> npt.NDArray[np.floating]:
+        choices = np.reshape(action, -1)
+        values = self._values[choices, np.arange(len(choices))]
+        return values.astype(self._dtype).reshape(self._shape)
+
+
+class JointActions(gymnasium.Wrapper):
+    """Turn choices in several branches into one of all their combinations, numbered row by row.
+
+    So agents learn a value of each combination, where branches have values of their own. The last
+    branch changes fastest. Masks in `info` allow a combination if all its choices are allowed.
+
+    Args:
+        env: Has MultiDiscrete or MultiBinary actions, of at most 4,096 combinations.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._choices = Choices(env.action_space, str(env))
+        branches = self._choices.branches
+        if len(branches) == 1:
+            raise ConfigError(
+                f"env.wrappers: JointActions needs several branches, not {env.action_space}: leave "
+                "it out."
+            )
+        if prod(branches) > _MOST_JOINT_ACTIONS:
+            raise ConfigError(
+                f"env.wrappers: JointActions would make {prod(branches):,} actions of {branches}, "
+                f"more than {_MOST_JOINT_ACTIONS:,}: leave it out, so that each has values of its "
+                "own."
+            )
+        self.action_space = Discrete(prod(branches))
+
+    @override
+    def reset(self, **settings: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**settings)
+        return observation, self._with_joint_mask(info)
+
+    @override
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        choices = np.array([np.unravel_index(int(action), self._choices.branches)])
+        own = self._choices.actions(choices)[0]
+        observation, reward, terminated, truncated, info = self.env.step(own)
+        return observation, reward, terminated, truncated, self._with_joint_mask(info)
+
+    def _with_joint_mask(self, info: dict[str, Any]) -> dict[str, Any]:
+        if "action_mask" not in info:
+            return info
+        branches, mask = self._choices.branches, joined_masks(info["action_mask"])
+        if mask.shape != (sum(branches),):
+            raise ValueError(
+                f"info['action_mask'] must have the shape {(sum(branches),)}, a number per choice "
+                f"of all {len(branches)} branches, but has {mask.shape}."
+            )
+        masks = ActionSpec(branches).split(mask)
+        joint = reduce(np.multiply.outer, [mask.astype(np.bool_) for mask in masks])
+        return {**info, "action_mask": joint.reshape(-1).astype(np.int8)}

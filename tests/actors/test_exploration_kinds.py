@@ -19,10 +19,11 @@ from lrl.actors.exploration import (
     Mixture,
     Moment,
     greedy_actions,
+    in_branches,
     random_actions,
 )
 from lrl.schedules import Constant, Linear
-from lrl.types import ConfigError
+from lrl.types import ActionSpec, ConfigError
 
 CHI_SQUARE_LIMIT = {1: 15.1, 2: 18.4, 3: 21.1, 4: 23.5}
 """Values that a chi-square statistic exceeds once in 10 000 draws, by degrees of freedom."""
@@ -242,3 +243,66 @@ def test_greedy_equals_a_loop(data):
         for values, row in zip(q, allowed, strict=True)
     ]
     assert greedy_actions(np.array(q, np.float32), mask).tolist() == expected
+
+
+# --- Branches -------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(EXPLORATIONS), st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    st.integers(1, 5), st.data(),
+)  # fmt: skip
+def test_no_branch_takes_a_forbidden_choice(exploration, sizes, environments, data):
+    spec = ActionSpec(tuple(sizes))
+    rows = [
+        [data.draw(st.sets(st.integers(0, size - 1), min_size=1)) for size in sizes]
+        for _ in range(environments)
+    ]
+    mask = np.array(
+        [
+            [c in allowed for size, allowed in zip(sizes, row, strict=True) for c in range(size)]
+            for row in rows
+        ]
+    )
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    q = rng.normal(size=mask.shape).astype(np.float32)
+
+    def choose(q, mask):
+        return exploration.select(q, Moment(0, np.arange(environments), environments, rng, mask))
+
+    taken = in_branches(choose, np.where(mask, q, 9e9).astype(np.float32), mask, spec)
+    assert taken.shape == (environments, len(sizes))
+    assert taken.dtype == np.int32
+    for choices, row in zip(taken.tolist(), rows, strict=True):
+        assert all(choice in allowed for choice, allowed in zip(choices, row, strict=True))
+
+
+def test_branches_explore_independently():
+    """One decision for all would make an action either random or greedy in both."""
+    exploration, spec = EpsilonGreedy(Constant(0.5)), ActionSpec((4, 4))
+    q = np.tile(np.array([1, 0, 0, 0] * 2, np.float32), (20_000, 1))
+    rng = np.random.default_rng(0)
+
+    def choose(q, mask):
+        return exploration.select(q, Moment(0, np.arange(len(q)), len(q), rng, mask))
+
+    greedy = in_branches(choose, q, None, spec) == 0
+    both = greedy[:, 0] * 2 + greedy[:, 1]
+    share = 0.5 + 0.5 / 4
+    rest = 1 - share
+    probabilities = np.array([rest * rest, rest * share, share * rest, share * share])
+    assert chi_square(both, probabilities) < CHI_SQUARE_LIMIT[3]
+
+
+def test_one_branch_is_asked_as_it_is():
+    q, mask = np.zeros((2, 3), np.float32), np.ones((2, 3), bool)
+    asked = []
+
+    def choose(q, mask):
+        asked.append((q, mask))
+        return np.zeros(2, np.int32)
+
+    assert in_branches(choose, q, mask, ActionSpec((3,))).shape == (2,)
+    ((same_q, same_mask),) = asked
+    assert same_q is q
+    assert same_mask is mask

@@ -71,6 +71,7 @@ def test_pictures_agree_with_times_and_scores():
 
 ENVS = [
     EnvConfig(DIARY),
+    EnvConfig(factory="helpers.branched_envs.BranchedDiary"),
     EnvConfig("CartPole-v1"),
     pytest.param(
         EnvConfig("ALE/Pong-v5", atari=AtariConfig(repeat_action_probability=0.25)),

@@ -136,9 +136,9 @@ def test_text_changes_with_what_it_says():
         assert not np.array_equal(frame, base)
 
 
-def distribution_area(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+def distribution_area(frame: npt.NDArray[np.uint8], actions: int = 3) -> npt.NDArray[np.int64]:
     """Pixels of each column of the distribution."""
-    top = painting._HEADER + 3 * painting._ROW + painting._MARGIN + painting._CHART_TOP
+    top = painting._HEADER + actions * painting._ROW + painting._MARGIN + painting._CHART_TOP
     left = frame.shape[1] - painting._PANEL_WIDTH - painting._MARGIN
     colours = frame[top:, left : left + painting._PANEL_WIDTH] == np.array(CHOSEN, np.uint8)
     return colours.all(axis=2).sum(axis=0)
@@ -146,11 +146,15 @@ def distribution_area(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 def test_the_distribution_is_that_of_the_action_taken():
     returns = [[0.0, 10.0], [2.0, 2.0], [5.0, 5.0]]
-    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, taken=[1])))
+    columns = distribution_area(
+        painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, taken=[1]))
+    )
     filled = np.flatnonzero(columns)
     share = filled.mean() / painting._PANEL_WIDTH
     assert share == pytest.approx(0.2, abs=0.02)  # of an axis from 0 to 10
-    columns = distribution_area(painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, taken=[0])))
+    columns = distribution_area(
+        painter()(film_frame(q=(5.0, 2.0, 5.0), returns=returns, taken=[0]))
+    )
     assert columns[:5].max() == columns[-6:-1].max() > 50  # one half at either end
     assert columns[10:140].sum() == 0
 
@@ -204,3 +208,15 @@ def test_a_histogram_keeps_mass_and_mean(returns: list[float]):
     assert (columns * np.linspace(-5.0, 5.0, len(columns))).sum() == pytest.approx(
         values.mean(), abs=1e-3
     )
+
+
+def test_what_is_taken_in_each_branch_stands_out_and_shares_the_chart():
+    returns = [[0.0, 0.0], [2.0, 2.0], [5.0, 5.0], [10.0, 10.0]]
+    shown = film_frame(q=(0.0, 2.0, 5.0, 10.0), returns=returns, taken=[0, 3])
+    names = ["0: 0", "0: 1", "1: 0", "1: 1"]
+    frame = painter(names)(shown)
+    rows = [painting._HEADER + index * painting._ROW + painting._ROW // 2 for index in range(4)]
+    assert [area(frame[row : row + 1], CHOSEN) > 0 for row in rows] == [True, False, False, True]
+    columns = distribution_area(frame, 4)
+    assert columns[:5].max() == columns[-6:-1].max() > 50  # half of it for each of them
+    assert columns[10:-10].max() < 5

@@ -147,3 +147,26 @@ def test_a_pinned_batch_is_equal():
 
 def test_config_error_is_a_value_error():
     assert issubclass(ConfigError, ValueError)
+
+
+def test_actions_of_several_branches_are_checked_branch_by_branch():
+    spec = dataclasses.replace(EnvSpec.box((2,), "uint8", 6), action=ActionSpec((4, 2)))
+    rows = dataclasses.replace(numbered_rows(2), kind=np.zeros(2, np.uint8))
+    with pytest.raises(ValueError, match=r"action has the shape \(2,\), expected \(2, 2\)"):
+        rows.check(spec)
+    rows = dataclasses.replace(rows, action=np.array([[3, 1], [1, 2]], np.int32))
+    with pytest.raises(ValueError, match=r"action \[1 2\] is not one of those of branches \(4, 2"):
+        rows.check(spec)
+    dataclasses.replace(rows, kind=np.array([RowKind.STEP, RowKind.GAP], np.uint8)).check(spec)
+
+
+def test_branches_are_numbered_one_after_the_other():
+    spec = ActionSpec((3, 1, 2))
+    values = np.arange(12).reshape(2, 6)
+    assert [part[1].tolist() for part in spec.split(values)] == [[6, 7, 8], [9], [10, 11]]
+    assert spec.split(None) == [None] * 3
+    action = np.array([[2, 0, 1], [0, 0, 0]])
+    assert [choice.tolist() for choice in spec.choices(action)] == [[2, 0], [0, 0], [1, 0]]
+    assert spec.indices(action).tolist() == [[2, 3, 5], [0, 3, 4]]
+    assert spec.outside(np.array([[3, 0, 0], [2, 0, 1], [0, 0, -1]])).tolist() == [1, 0, 1]
+    assert ActionSpec((3,)).indices(np.array([2, 0])).tolist() == [[2], [0]]

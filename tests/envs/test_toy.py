@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lrl.envs import EnvConfig, make_envs
-from lrl.envs.toy import Catch, Chain, Identity, Masked
+from lrl.envs.toy import Catch, Chain, Dials, Identity, Masked
 
 
 def play(env, policy, episodes=20):
@@ -117,3 +117,33 @@ def test_masked_of_any_size_says_what_is_allowed(length, num_actions):
         _, _, terminated, _, info = env.step(place % num_actions)
     assert terminated
     assert not info["action_mask"].any()
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_dials_have_to_be_right_at_once_at_every_lock(masks):
+    env = Dials(masks=masks)
+    assert env.optimal_return == -8.0
+    right = play(env, lambda observation: np.array(Dials.setting(int(observation.argmax()))), 1)
+    assert right == [(-8.0, 8, True, False)]
+
+    def nearly(observation):
+        first, second = Dials.setting(int(observation.argmax()))
+        return np.array([first, (second + 1) % 5])
+
+    assert play(env, nearly, 1) == [(-100.0, 100, False, True)]
+
+
+def test_masked_dials_allow_two_settings_each():
+    env = Dials(sizes=(2, 3, 4), masks=True)
+    _, info = env.reset(seed=0)
+    for lock in range(8):
+        allowed = [np.flatnonzero(mask).tolist() for mask in info["action_mask"]]
+        assert allowed == [
+            sorted({(lock + dial) % size, (lock + dial + 1) % size})
+            for dial, size in enumerate((2, 3, 4))
+        ]
+        forbidden = np.array(Dials.setting(lock, (2, 3, 4)))
+        forbidden[1] = (forbidden[1] + 2) % 3
+        with pytest.raises(ValueError, match=r"the setting \[.*\] is forbidden at lock"):
+            env.step(forbidden)
+        *_, info = env.step(np.array(Dials.setting(lock, (2, 3, 4))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ HEADS = {
     "quantile": functools.partial(QuantileHead, num_quantiles=16),
     "implicit": functools.partial(ImplicitQuantileHead, num_quantiles=8, num_target_quantiles=8),
 }
+OPTIMAL = {"lrl/Chain-v0": 0.6, "lrl/Catch-v0": 1.0, "lrl/Dials-v0": -8.0}
 RULES = {"max": MaxBootstrap, "double": DoubleBootstrap, "munchausen": MunchausenBootstrap}
 
 
@@ -58,7 +60,7 @@ def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
         max_steps=2000,
         log_every_n_steps=200,
     ).fit()
-    return run.callback.best_model_score, {"lrl/Chain-v0": 0.6, "lrl/Catch-v0": 1.0}[toy]
+    return run.callback.best_model_score, OPTIMAL[toy]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -67,6 +69,17 @@ def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_with_every_rule(tmp_path, head: str, rule: str, toy: str, seed: int):
     reached, optimal = score(tmp_path, toy, seed, head=HEADS[head], bootstrap=RULES[rule])
+    assert reached >= optimal - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_with_every_rule_in_branches(tmp_path, head: str, rule: str, seed: int):
+    parts: dict[str, Any] = {"head": HEADS[head], "bootstrap": RULES[rule]}
+    if head == "categorical":
+        parts["head"] = functools.partial(CategoricalHead, num_atoms=51, v_min=-20.0, v_max=0.0)
+    reached, optimal = score(tmp_path, "lrl/Dials-v0", seed, **parts)
     assert reached >= optimal - 1e-6
 
 

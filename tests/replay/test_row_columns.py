@@ -202,12 +202,12 @@ def test_a_restored_actor_remembers_and_a_lost_episode_begins_anew():
 def test_a_choice_in_each_branch_is_stored_and_sampled(n_step: int):
     rng = np.random.default_rng(n_step)
     spec = replace(make_spec(), action=ActionSpec((5, 3)))
-    plain = ReplayBuffer(make_spec(), 120, 2, n_step=n_step)
-    full = ReplayBuffer(spec, 120, 2, n_step=n_step)
+    plain = Replay(make_spec(), 120, 2, n_step=n_step)
+    full = Replay(spec, 120, 2, n_step=n_step)
     streams = [RandomStream(rng, 1, hazard=0.1) for _ in range(2)]
     rows = pack([(index % 2, streams[index % 2].next_row()) for index in range(300)])
-    plain.append(rows)
-    full.append(replace(rows, action=np.stack([rows.action, rows.action % 3], axis=1)))
+    plain.add(rows)
+    full.add(replace(rows, action=np.stack([rows.action, rows.action % 3], axis=1)))
     expected, batch = plain.sample(64), full.sample(64)
     assert torch.equal(batch.observation, expected.observation)
     assert torch.equal(batch.action, torch.stack([expected.action, expected.action % 3], dim=1))

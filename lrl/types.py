@@ -148,7 +148,8 @@ class ActionSpec:
         """Tell which of several actions there are not, `[actions]`."""
         if len(self.branches) == 1:
             return (action < 0) | (action >= self.branches[0])
-        return ((action < 0) | (action >= self.branches)).any(axis=-1)
+        wrong = (action < 0) | (action >= np.array(self.branches))
+        return np.asarray(wrong.any(axis=-1))
 
 
 @dataclass(frozen=True)

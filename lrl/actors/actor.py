@@ -333,7 +333,7 @@ def rows_without_action(
         stream=streams,
         kind=np.full(count, kind, dtype=np.uint8),
         frame=frames,
-        action=action.filled(count),
+        action=np.zeros((count, *action.shape), dtype=np.int32),
         reward=np.zeros(count, dtype=np.float32),
         terminated=np.zeros(count, dtype=np.bool_),
         truncated=np.zeros(count, dtype=np.bool_),

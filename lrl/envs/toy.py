@@ -222,7 +222,7 @@ class Dials(gymnasium.Env):
         masks: bool = False,
     ) -> None:
         self.observation_space = Box(0.0, 1.0, (locks + 1,), np.float32)
-        self.action_space = MultiDiscrete(sizes)
+        self.action_space = MultiDiscrete([*sizes])
         self.optimal_return = float(-locks)
         self._locks, self._sizes, self._max_moves = locks, tuple(sizes), max_moves
         self._masks = masks

@@ -154,10 +154,10 @@ class StreamEnvs(ABC):
             raise ValueError(
                 f"Environment {index}: action {actions[index]} is not in the action space, {ends}."
             )
-        everywhere = np.arange(self.num_envs)
-        for choice, mask in zip(spec.choices(actions), spec.split(self.action_mask), strict=True):
-            allowed = mask is None or mask[everywhere, choice]
-            if not np.all(allowed):
+        if self.action_mask is not None:
+            taken = self.action_mask[np.arange(self.num_envs)[:, None], spec.indices(actions)]
+            allowed = taken.all(axis=1)
+            if not allowed.all():
                 index = int(allowed.argmin())
                 raise ValueError(
                     f"Environment {index}: action {actions[index]} is not allowed now."
@@ -274,11 +274,11 @@ class Choices:
         elif isinstance(space, MultiDiscrete):
             sizes, start = space.nvec.flatten(), space.start
         elif isinstance(space, MultiBinary):
-            sizes = np.full(prod(space.shape), 2)
+            sizes = np.full(prod(space.shape or ()), 2)
         else:
             raise ConfigError(f"{owner} has the action space {space}, {_instead_of(space)}")
         self.branches = tuple(sizes.tolist())
-        self._start, self._shape = start, space.shape
+        self._start, self._shape = start, space.shape or ()
         self._dtype = np.int64 if isinstance(space, Discrete) else space.dtype
 
     def actions(self, choices: npt.NDArray[np.int64]) -> npt.NDArray[np.integer]:

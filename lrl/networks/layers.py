@@ -114,7 +114,7 @@ class ActionLayers(nn.Module):
             return nn.Sequential(hidden, nn.ReLU(), make_layer(hidden_size, outputs))
 
         self.shape = (num_actions, size)
-        self.branches = (num_actions,)
+        self.branches: tuple[int, ...] = (num_actions,)
         self.actions = layers(num_actions * size)
         self.value = layers(size) if dueling else None
 

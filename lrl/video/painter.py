@@ -147,8 +147,9 @@ class Painter:
         name = _fitted(self._names(frame), _PANEL_WIDTH - 120, self._small)
         draw.text((left, top - 19), f"returns expected of {name}", _DIM, self._small)
         low, high = _rounded(*self._returns_scale.cover(values.returns))
-        chances = values.probabilities[frame.taken].flatten() / len(frame.taken)
-        shares = histogram(values.returns[frame.taken].flatten(), chances, low, high)
+        chances = values.probabilities[frame.taken] / len(frame.taken)
+        returns = values.returns[frame.taken].flatten()
+        shares = histogram(returns, chances.flatten().astype(np.float32), low, high)
         _, most = self._probability_scale.cover(shares)
         colour, width = self._colour(frame), _PANEL_WIDTH / _COLUMNS
         for index, share in enumerate(shares.tolist()):

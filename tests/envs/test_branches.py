@@ -85,7 +85,9 @@ def test_a_vector_of_its_own_gets_actions_of_its_own_space():
 
         def step(self, actions):
             self.got = actions
-            return np.zeros((2, 1), np.float32), *np.zeros((3, 2)), {"action_mask": self.mask()}
+            reward, terminated, truncated = np.zeros((3, 2))
+            observation = np.zeros((2, 1), np.float32)
+            return observation, reward, terminated, truncated, {"action_mask": self.mask()}
 
         def mask(self):
             rows = [np.ones((2, size)) for size in (2, 3, 4, 2)]
@@ -144,7 +146,7 @@ def test_other_action_spaces_are_refused(space, message):
         (MultiDiscrete([2, 3]), (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8))),
         (MultiDiscrete([2, 3]), np.array([1, 0, 0, 1, 1], np.bool_)),
         (MultiDiscrete([2, 3]), (1, 0, 0, 1, 1)),
-        (MultiDiscrete([[2], [3]]), ((np.array([1, 0]),), (np.array([0, 1, 1]),))),
+        (MultiDiscrete(np.array([[2], [3]])), ((np.array([1, 0]),), (np.array([0, 1, 1]),))),
     ],
 )
 def test_masks_come_as_gymnasium_samples_or_side_by_side(space, mask):

@@ -52,8 +52,9 @@ class FlatDials(Dials):
         return observation, self._flat(info)
 
     def step(self, action: Any):
-        *answer, info = super().step(np.array(divmod(int(action), 5)))
-        return *answer, self._flat(info)
+        setting = np.array(divmod(int(action), 5))
+        observation, reward, terminated, truncated, info = super().step(setting)
+        return observation, reward, terminated, truncated, self._flat(info)
 
     def _flat(self, info: dict[str, Any]) -> dict[str, Any]:
         if not info:

@@ -92,7 +92,7 @@ def test_munchausen_pays_the_mean_of_its_bonuses():
 def test_a_rule_sees_one_branch_at_a_time():
     class Noting(BootstrapRule):
         needs_next_q = True
-        seen: list[tuple[list, list, list | None]] = []  # noqa: RUF012
+        seen: list[tuple[list, list, Tensor | None]] = []  # noqa: RUF012
 
         def target(self, batch: Batch, next_values: NextValues) -> BellmanTarget:
             assert next_values.next_q is not None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lrl.learner import ReplayDataset as ReplayDataset
     from lrl.replay import RateLimiterConfig as RateLimiterConfig
     from lrl.replay import ReplayConfig as ReplayConfig
+    from lrl.replay import SequenceConfig as SequenceConfig
     from lrl.types import ConfigError as ConfigError
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ _HOMES = {
     "ReplayConfig": "lrl.replay",
     "ReplayDataModule": "lrl.learner",
     "ReplayDataset": "lrl.learner",
+    "SequenceConfig": "lrl.replay",
 }
 __all__ = [
     "DQN",
@@ -53,6 +55,7 @@ __all__ = [
     "ReplayConfig",
     "ReplayDataModule",
     "ReplayDataset",
+    "SequenceConfig",
     "__version__",
 ]
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import prod
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -356,12 +356,12 @@ def map_leaves(function: Callable[..., Any], *values: Any) -> Any:
     return None if first is None else function(*values)
 
 
-def _columns_of(rows: Rows | _Tensors) -> dict[str, Any]:
+def _columns_of(rows: Rows | AnyBatch) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, value in vars(rows).items():
         if isinstance(value, dict):
             columns |= named(name, value)  # pyright: ignore[reportUnknownArgumentType]
-        elif value is not None:
+        elif value is not None and not isinstance(value, (int, float)):
             columns[name] = value
     return columns
 
@@ -455,22 +455,24 @@ class Rows:
         return Rows(**{n: map_leaves(itemgetter(index), v) for n, v in vars(self).items()})
 
 
-class _Tensors:
+class AnyBatch:
     """What batches of transitions and of sequences have in common: tensors by name."""
 
     keys: torch.Tensor
+    _on_host: ClassVar[frozenset[str]] = frozenset({"keys"})  # wherever the others go
 
     def columns(self) -> dict[str, torch.Tensor]:
         """Return the tensors that there are, by field, or by field and leaf."""
         return _columns_of(self)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """Return the batch on a device, but for its keys (Lightning calls this to move batches)."""
+        """Return the batch on a device, but for what stays on the host."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def split(self, size: int) -> list[Self]:
         """Return the parts of so many each, as views."""
-        parts = {n: _split(v, size) for n, v in vars(self).items() if v is not None}
+        count = -(-len(self.keys) // size)
+        parts = {n: _split(v, size, count) for n, v in vars(self).items() if v is not None}
         rows = zip(*parts.values(), strict=True)
         return [type(self)(**dict(zip(parts, row, strict=True))) for row in rows]
 
@@ -481,12 +483,17 @@ class _Tensors:
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         """Return the batch with a function of all that a GPU needs."""
-        fields: dict[str, Any] = {n: map_leaves(function, v) for n, v in vars(self).items()}
-        return type(self)(**{**fields, "keys": self.keys})
+        fields: dict[str, Any] = {
+            name: value
+            if name in self._on_host or isinstance(value, (int, float))
+            else map_leaves(function, value)
+            for name, value in vars(self).items()
+        }
+        return type(self)(**fields)
 
 
 @dataclass(frozen=True)
-class Batch(_Tensors):
+class Batch(AnyBatch):
     """Transitions sampled from the replay buffer, ready for the network.
 
     `discount` is final: gamma**m for an m-step transition, 0 where the episode terminated, so
@@ -507,38 +514,60 @@ class Batch(_Tensors):
 
 
 @dataclass(frozen=True)
-class SequenceBatch(_Tensors):
-    """Windows of streams: rows as they followed each other, ready for the network.
+class SequenceBatch(AnyBatch):
+    """Windows of streams: rows as they followed each other, and the transitions among them.
 
-    Behind a STEP comes a STEP or the BOUNDARY of its episode, whose observation is the next one;
-    what comes behind a BOUNDARY is of another episode. PREFIX rows have no observation of their
-    own. No row is lost within a window. As in `Batch`, `discount` is final, so that nothing
-    downstream knows gamma or n.
+    A window has `burn_in` rows from which only a memory is gathered, then `length` rows that may
+    each start a transition, then those in which the last transitions bootstrap. Behind a STEP
+    comes a STEP or the BOUNDARY of its episode, whose observation is the next one; what comes
+    behind a BOUNDARY is of another episode. PREFIX rows have no observation of their own. No row
+    is lost within a window. As in `Batch`, `discount` is final, so that nothing downstream knows
+    gamma or n.
     """
 
-    kind: torch.Tensor  # uint8 [batch, time], of `RowKind`
-    observation: Observation  # [batch, time, *observation_shape]; of PREFIX rows anything
-    action: torch.Tensor  # int64 [batch, time], or [batch, time, branches]
-    reward: torch.Tensor  # float32 [batch, time], discounted n-step sum
-    discount: torch.Tensor  # float32 [batch, time]
-    next_row: torch.Tensor  # int64 [batch, time], the row at which the value is bootstrapped
-    learns: torch.Tensor  # bool [batch, time]: complete transitions, none before the burn-in ends
+    kind: torch.Tensor  # uint8 [batch, time], of `RowKind`; on the host
+    frame: Observation  # [batch, stack - 1 + time, *shape], one tensor or one for each leaf
+    action: torch.Tensor  # int64 [batch, length], or [batch, length, branches]
+    reward: torch.Tensor  # float32 [batch, length], discounted n-step sum
+    discount: torch.Tensor  # float32 [batch, length]
+    next_row: torch.Tensor  # int64 [batch, length], row of the window where it bootstraps
+    learns: torch.Tensor  # bool [batch, length], whether there is such a transition
     weights: torch.Tensor  # float32 [batch], importance weights
     keys: torch.Tensor  # int64 [batch, 2], on the host: stream and number of the first row
+    burn_in: int = 0  # rows before the first transition
+    eta: float = 0.9  # share of the largest in a sequence's priority, beside the mean
     action_mask: torch.Tensor | None = None  # bool [batch, time, actions], True where allowed
     memory: Memory | None = None  # [batch, ...], remembered at the first row
+    _on_host: ClassVar[frozenset[str]] = frozenset({"keys", "kind"})
+
+    @property
+    def observation(self) -> Observation:
+        """Observations `[batch, time, *observation_shape]`; those of PREFIX rows mean nothing.
+
+        Views: a stack shares its frames with its neighbours.
+        """
+        return map_leaves(self._stacked, self.frame)
 
     @property
     def begins(self) -> torch.Tensor:
-        """Rows before which nothing is remembered, bool `[batch, time]`; the first row is none."""
+        """Rows before which nothing is remembered, bool `[batch, time]`, on the host.
+
+        The first row is never one: its memory is given.
+        """
         ends = (self.kind == RowKind.BOUNDARY) | (self.kind == RowKind.PREFIX)
         begins = ends.roll(1, dims=1)
         begins[:, 0] = False
         return begins
 
+    def _stacked(self, frames: torch.Tensor) -> torch.Tensor:
+        stack = frames.shape[1] - self.kind.shape[1] + 1
+        return frames if stack == 1 else frames.unfold(1, stack, 1).movedim(-1, 2)
 
-def _split(value: Any, size: int) -> list[Any]:
-    """Return the parts of so many rows each of a tensor, or of one for each leaf."""
+
+def _split(value: Any, size: int, count: int) -> list[Any]:
+    """Return the `count` parts of so many rows each of a tensor, or of one for each leaf."""
+    if isinstance(value, (int, float)):
+        return [value] * count
     if not _has_leaves(value):
         return value.split(size)
     parts = zip(*(leaf.split(size) for leaf in value.values()), strict=True)

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from lrl.preflight.callbacks import GuardsLosses
 from lrl.replay.device_copies import HostCopy
-from lrl.types import Batch
+from lrl.types import AnyBatch
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class NonFiniteLossError(RuntimeError):
 
 
 class _Remembered(NamedTuple):
-    batch: Batch
+    batch: AnyBatch
     row_loss: Tensor  # [batch]
     loss: Tensor  # []
 
@@ -80,7 +80,7 @@ class NonFiniteGuard(L.Callback, GuardsLosses):
         self._pending.clear()
 
     @override
-    def remember(self, batch: Batch, row_loss: Tensor, loss: Tensor) -> None:
+    def remember(self, batch: AnyBatch, row_loss: Tensor, loss: Tensor) -> None:
         self._remembered.append(_Remembered(batch, row_loss.detach(), loss.detach()))
 
     @override

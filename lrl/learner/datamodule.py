@@ -48,7 +48,7 @@ from lrl.replay import (
     TrackingSampler,
     UniformSampler,
 )
-from lrl.types import Batch, ConfigError, EnvSpec, Rows
+from lrl.types import AnyBatch, ConfigError, EnvSpec, Rows
 
 _log = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             experience: Experience = self._replay(spec, streams, sampler)
         else:
             experience = self._make_experience(spec, streams)
-        limiter = RateLimiter(self.rate, experience.batch_size, insert_size)
+        limiter = RateLimiter(self.rate, experience.samples_per_batch, insert_size)
         return ReplayDataset(
             experience,
             limiter,
@@ -240,6 +240,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             memory_map=self.replay.memory_map,
             pin_memory=on_gpu and self.replay.device == "cpu",
             rank=self._trainer().global_rank,
+            sequences=self.replay.sequences,
         )
 
     def train_dataloader(self) -> ReplayDataset:
@@ -273,7 +274,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         What a GPU computes comes after the copy; the host has to wait for what comes to it.
         """
         waits = device.type != "cuda"
-        if isinstance(batch, Batch):
+        if isinstance(batch, AnyBatch):
             return batch.to(device, non_blocking=not waits)
         if isinstance(batch, tuple):
             return tuple(part.to(device, non_blocking=not waits) for part in batch)

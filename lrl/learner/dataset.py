@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
@@ -13,7 +13,7 @@ from lrl.checkpoints.generators import generator_states, load_generator_states
 from lrl.learner.actor_pools import ActorPool, Delivery
 from lrl.learner.rollout_statistics import RolloutStatistics
 from lrl.replay import Experience, RateLimiter, Replay
-from lrl.types import Batch, ConfigError, Rows
+from lrl.types import AnyBatch, ConfigError, Rows
 
 _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.5
@@ -25,7 +25,7 @@ _ONE_PROCESS = (
 )
 
 
-class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
+class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
     """An endless stream of batches; the Trainer's train dataloader.
 
     Runs in the learner process. Actors start at the first `__next__`, because only then has
@@ -110,7 +110,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         """Episodes finished over the whole run."""
         return self.episodes_offset + self.rollout.episodes
 
-    def __iter__(self) -> Iterator[Batch | tuple[Batch, ...]]:
+    def __iter__(self) -> Iterator[AnyBatch | tuple[AnyBatch, ...]]:
         """Return the one continuing stream.
 
         Raises:
@@ -128,20 +128,20 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         """
         raise ConfigError(_ONE_PROCESS)
 
-    def __next__(self) -> Batch | tuple[Batch, ...]:
+    def __next__(self) -> AnyBatch | tuple[AnyBatch, ...]:
         """Return what one training step learns from."""
         if self._updates_per_step == 1:
             return self.next_batch()
-        batches: list[Batch] = []
+        batches: list[AnyBatch] = []
         while missing := self._updates_per_step - len(batches):
             batches += self._draw(missing if self.experience.draws_independently else 1)
         return tuple(batches)
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> AnyBatch:
         """Return the next batch, waiting for the actors where the rate limiter says so."""
         return self._draw(1)[0]
 
-    def _draw(self, most: int) -> list[Batch]:
+    def _draw(self, most: int) -> Sequence[AnyBatch]:
         """Return as many batches as are earned, at least one: drawn together they cost less."""
         self._check()  # before actors are started for a run that is over
         try:
@@ -159,7 +159,7 @@ class ReplayDataset(IterableDataset[Batch | tuple[Batch, ...]]):
         earned = self.limiter.batches_earned() if most > 1 else 1
         count = most if earned is None else min(most, earned)
         batches = self.experience.draw(count)
-        self.limiter.record_sample(len(batches) * self.experience.batch_size)
+        self.limiter.record_sample(len(batches) * self.experience.samples_per_batch)
         self.batches += len(batches)
         self.sample_seconds += time.perf_counter() - started
         return batches

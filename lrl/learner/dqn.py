@@ -33,7 +33,16 @@ from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
 from lrl.preflight.settings import is_logging_step
-from lrl.types import ActionSpec, Batch, ConfigError, EnvSpec, Memory, Observation, map_leaves
+from lrl.types import (
+    ActionSpec,
+    AnyBatch,
+    Batch,
+    ConfigError,
+    EnvSpec,
+    Memory,
+    Observation,
+    map_leaves,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -272,12 +281,12 @@ class DQN(L.LightningModule):
         return greedy_action(self(observation, memory), mask, self._action)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Return the `loss` of a `Batch`, and `keys` and `priorities` of its rows for the sampler.
+        """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler.
 
         The updater asks the target network and calls `compute_loss`. With a tuple of batches a
         learner step is made with each in turn; the loss is the last.
         """
-        if not isinstance(batch, Batch):
+        if not isinstance(batch, AnyBatch):
             return self.updater(batch)._asdict()
         losses = self.updater.losses(batch)
         return {"loss": losses.loss, "keys": batch.keys, "priorities": losses.td.priority}
@@ -286,7 +295,8 @@ class DQN(L.LightningModule):
         """Return the loss of a batch: the one method that an idea which fits no part overrides.
 
         Args:
-            batch: The transitions.
+            batch: The transitions; of sequences those of all their rows (see `transitions_of`),
+                whose observations the networks have been through already.
             next_values: What the target network says of them.
         """
         with torch.no_grad():
@@ -298,12 +308,15 @@ class DQN(L.LightningModule):
         td = branched_loss(self.online.head, values, batch.action, target, self._action)
         return Losses((batch.weights * td.loss).mean(), td)  # importance weights act here only
 
-    def look_at(self, batch: Batch, losses: Losses) -> None:
-        """Show a loss to the guards of the run; measure if it is logged."""
+    def look_at(self, batch: AnyBatch, losses: Losses) -> None:
+        """Show a loss to the guards of the run."""
         for guard in self._guards:
             guard.remember(batch, losses.td.loss, losses.loss)
+
+    def measure(self, batch: Batch, losses: Losses, learns: Tensor | None = None) -> None:
+        """Measure a loss if it is logged; see `batch_statistics`."""
         if self._is_logging_step():
-            self.statistics = batch_statistics(batch, self.online, losses, self._action)
+            self.statistics = batch_statistics(batch, self.online, losses, self._action, learns)
 
     def optimize(self, loss: Tensor) -> None:
         """Make one learner step of a loss, in the place of the Trainer (manual optimisation)."""
@@ -394,7 +407,11 @@ class DQN(L.LightningModule):
 
 @torch.no_grad()
 def batch_statistics(
-    batch: Batch, online: QNetwork, losses: Losses, spec: ActionSpec
+    batch: Batch,
+    online: QNetwork,
+    losses: Losses,
+    spec: ActionSpec,
+    learns: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return what is logged of a batch, at the price of one more look at its observations.
 
@@ -403,6 +420,7 @@ def batch_statistics(
         online: The network that learns, before its update.
         losses: Of the batch.
         spec: The actions.
+        learns: Rows that are learnt from; None says all.
     """
     td = losses.td
     modes = [(module, module.training) for module in online.modules()]
@@ -411,12 +429,13 @@ def batch_statistics(
     best = greedy_action(q, batch.action_mask, spec)
     for module, is_training in modes:
         module.training = is_training
+    rows = slice(None) if learns is None else learns
     return {
         "train/loss": losses.loss.detach(),
-        "train/td_error_mean": (td.prediction - td.target).abs().mean(),
-        "train/q_mean": td.prediction.mean(),
-        "train/target_mean": td.target.mean(),
-        "train/target_minus_q_mean": (td.target - td.prediction).mean(),
-        "train/reward_mean": batch.reward.mean(),
-        "train/greedy_fraction": (best == batch.action).float().mean(),
+        "train/td_error_mean": (td.prediction - td.target)[rows].abs().mean(),
+        "train/q_mean": td.prediction[rows].mean(),
+        "train/target_mean": td.target[rows].mean(),
+        "train/target_minus_q_mean": (td.target - td.prediction)[rows].mean(),
+        "train/reward_mean": batch.reward[rows].mean(),
+        "train/greedy_fraction": (best == batch.action)[rows].float().mean(),
     }

@@ -10,9 +10,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from lrl.learner.bootstrap import BootstrapRule, NextValues, ask_target
+from lrl.learner.sequences import of_each_sequence, transitions_of
 from lrl.networks import QNetwork, onednn_products
 from lrl.networks.heads import TDLoss
-from lrl.types import Batch
+from lrl.types import AnyBatch, Batch, SequenceBatch
 
 _ROWS_ASKED_AT_ONCE = 512  # on a CPU, twice as many of Atari's take longer for each
 
@@ -22,7 +23,7 @@ class Losses(NamedTuple):
 
     Attributes:
         loss: What is optimised, a scalar with a gradient.
-        td: What the head says of each row.
+        td: What the head says of each row, or of each sequence.
     """
 
     loss: Tensor
@@ -34,7 +35,7 @@ class Updated(NamedTuple):
 
     Attributes:
         loss: The last loss, a scalar without a gradient.
-        keys: Keys of all rows, `[updates * batch]`.
+        keys: Keys of all rows or sequences, `[updates * batch]`.
         priorities: Their new priorities, `[updates * batch]`.
     """
 
@@ -54,8 +55,18 @@ class Agent(Protocol):
         """Return the loss of a batch."""
         ...
 
-    def look_at(self, batch: Batch, losses: Losses) -> None:
-        """Take note of a loss before it is optimised: for guards and logs."""
+    def look_at(self, batch: AnyBatch, losses: Losses) -> None:
+        """Have guards take note of a loss before it is optimised."""
+        ...
+
+    def measure(self, batch: Batch, losses: Losses, learns: Tensor | None = None) -> None:
+        """Measure a loss if it is logged.
+
+        Args:
+            batch: The transitions.
+            losses: Of them.
+            learns: Which of them are learnt from; None says all.
+        """
         ...
 
     def optimize(self, loss: Tensor) -> None:
@@ -74,11 +85,11 @@ class Updater(Protocol):
     would be a third: `Updated` holds tensors of the device, which are read when they have arrived.
     """
 
-    def losses(self, batch: Batch) -> Losses:
+    def losses(self, batch: AnyBatch) -> Losses:
         """Return the loss of a batch, which somebody else optimises."""
         ...
 
-    def __call__(self, batches: Sequence[Batch]) -> Updated:
+    def __call__(self, batches: Sequence[AnyBatch]) -> Updated:
         """Make one learner step with each batch, in turn."""
         ...
 
@@ -94,26 +105,26 @@ class EagerUpdater:
         self._agent = agent
         self._compute: Callable[[Batch, NextValues | None], Losses] = self._ask_and_compute
 
-    def losses(self, batch: Batch, next_values: NextValues | None = None) -> Losses:
-        """Return the loss of a batch.
+    def losses(self, batch: AnyBatch, next_values: NextValues | None = None) -> Losses:
+        """Return the loss of a batch, of sequences with what is known of each sequence.
 
         Args:
-            batch: The transitions.
-            next_values: What the target network says of them; None asks it now.
+            batch: The transitions or sequences.
+            next_values: What the target network says of the transitions; None asks it now.
         """
         self._agent.online.sample_noise()
         self._agent.target.sample_noise()
-        with onednn_products():
-            losses = self._compute(batch, next_values)
-        if not isinstance(losses, Losses):
-            raise TypeError(
-                f"compute_loss must return Losses(loss, td), got {type(losses).__name__}: change "
-                "what super().compute_loss returns with ._replace(loss=...)"
-            )
+        if isinstance(batch, SequenceBatch):
+            losses = self._of_sequences(batch)
+        else:
+            assert isinstance(batch, Batch)
+            with onednn_products():
+                losses = _checked(self._compute(batch, next_values))
+            self._agent.measure(batch, losses)
         self._agent.look_at(batch, losses)
         return losses
 
-    def __call__(self, batches: Sequence[Batch]) -> Updated:
+    def __call__(self, batches: Sequence[AnyBatch]) -> Updated:
         """Make one learner step with each batch, in turn."""
         losses: list[Losses] = []
         for batch, next_values in zip(batches, self._next_values(batches), strict=True):
@@ -129,19 +140,32 @@ class EagerUpdater:
             (next_values,) = ask_target(agent.bootstrap, agent.target, batch)
         return agent.compute_loss(batch, next_values)
 
-    def _next_values(self, batches: Sequence[Batch]) -> Iterator[NextValues | None]:
+    def _of_sequences(self, batch: SequenceBatch) -> Losses:
+        """Return the loss of the transitions in sequences, through which both networks go."""
+        agent = self._agent
+        with onednn_products():
+            transitions = transitions_of(batch, agent.online)
+            with torch.no_grad():
+                seen_by_target = transitions_of(batch, agent.target)
+            (next_values,) = ask_target(agent.bootstrap, agent.target, seen_by_target)
+            losses = _checked(agent.compute_loss(transitions, next_values))
+        agent.measure(transitions, losses, batch.learns.flatten())
+        return losses._replace(td=of_each_sequence(batch, losses.td))
+
+    def _next_values(self, batches: Sequence[AnyBatch]) -> Iterator[NextValues | None]:
         """Ask the target network for as many batches at once as come before it moves.
 
         Asked for many rows it takes less time for each. None leaves the question to the loss, since
-        noise is new for every batch.
+        noise is new for every batch, and sequences are many rows already.
         """
         agent, first = self._agent, 0
-        if agent.target.is_noisy:
+        plain = [batch for batch in batches if isinstance(batch, Batch)]
+        if agent.target.is_noisy or len(plain) < len(batches):
             yield from [None] * len(batches)
             return
-        most = max(1, _ROWS_ASKED_AT_ONCE // len(batches[0].action))
-        while first < len(batches):
-            group = batches[first : first + min(most, agent.steps_until_target_moves())]
+        most = max(1, _ROWS_ASKED_AT_ONCE // len(plain[0].action))
+        while first < len(plain):
+            group = plain[first : first + min(most, agent.steps_until_target_moves())]
             with onednn_products():
                 yield from ask_target(agent.bootstrap, agent.target, *group)
             first += len(group)
@@ -159,5 +183,15 @@ class CompiledUpdater(EagerUpdater):
         self._compute = torch.compile(self._ask_and_compute)
 
     @override
-    def _next_values(self, batches: Sequence[Batch]) -> Iterator[None]:
+    def _next_values(self, batches: Sequence[AnyBatch]) -> Iterator[None]:
         return iter([None] * len(batches))  # the question is part of what was compiled
+
+
+def _checked(losses: Losses) -> Losses:
+    """Return what a loss of the user's own returned, if it is one."""
+    if not isinstance(losses, Losses):
+        raise TypeError(
+            f"compute_loss must return Losses(loss, td), got {type(losses).__name__}: change "
+            "what super().compute_loss returns with ._replace(loss=...)"
+        )
+    return losses

@@ -11,9 +11,9 @@ from lrl.networks.encoders import (
 from lrl.networks.heads import BellmanTarget, Head, ReturnDistribution, ScalarHead, TDLoss
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.linear import Linear, onednn_products
-from lrl.networks.q_network import NetworkRecipe, QNetwork
+from lrl.networks.q_network import NetworkRecipe, QNetwork, Unrolled
 from lrl.networks.quantile_heads import ImplicitQuantileHead, QuantileHead
-from lrl.networks.recurrent import GRUCore, RecurrentCore
+from lrl.networks.recurrent import GRUCore, LSTMCore, RecurrentCore
 
 __all__ = [
     "BellmanTarget",
@@ -24,6 +24,7 @@ __all__ = [
     "Head",
     "ImpalaEncoder",
     "ImplicitQuantileHead",
+    "LSTMCore",
     "Linear",
     "MLPEncoder",
     "NatureEncoder",
@@ -35,5 +36,6 @@ __all__ = [
     "ReturnDistribution",
     "ScalarHead",
     "TDLoss",
+    "Unrolled",
     "onednn_products",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,17 @@ from lrl.networks.heads import Head
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.recurrent import RecurrentCore
 from lrl.parts.recipe import Recipe, blamed_on
-from lrl.types import Column, EnvSpec, Memory, Observation, SequenceBatch, map_leaves
+from lrl.types import Column, EnvSpec, Memory, Observation, SequenceBatch, leaves_of, map_leaves
+
+
+class Unrolled(NamedTuple):
+    """Observations of sequences, in the form in which the network's head gets them.
+
+    Made from `QNetwork.unroll`: for the same network they stand for the observations themselves.
+    """
+
+    features: Tensor
+    """`[rows, features]`."""
 
 
 class QNetwork(nn.Module):
@@ -49,33 +59,39 @@ class QNetwork(nn.Module):
         Raises:
             ValueError: It has a core, but no memory was given.
         """
+        if isinstance(observation, Unrolled):
+            return observation.features, None
         features = self.encoder(observation)
         if self.core is None:
             return features, None
         return self.core(features, self._known(memory))
 
     def unroll(self, sequences: SequenceBatch) -> Tensor:
-        """Return what the head gets of every row of sequences, `[batch, time, features]`.
+        """Return what the head gets of the rows behind the burn-in, `[batch, rows, features]`.
 
         It remembers from row to row, and nothing where an episode begins. Gradients go through
-        what it remembers.
+        what it remembers, but not into the burn-in, which only says what is remembered behind it;
+        without a core nothing is, and those rows are not looked at.
 
         Raises:
             ValueError: It has a core, but the sequences begin without a memory.
         """
-        batch, time = sequences.kind.shape
-        features = self.encoder(map_leaves(lambda leaf: leaf.flatten(0, 1), sequences.observation))
-        features = features.unflatten(0, (batch, time))
+        burn_in, observation = sequences.burn_in, sequences.observation
         if self.core is None:
-            return features
+            return self._encoded(observation, slice(burn_in, None))
         memory, begins = self._known(sequences.memory), sequences.begins
-        found: list[Tensor] = []
-        for step in range(time):
-            old = ~begins[:, step]
-            memory = map_leaves(lambda value, old=old: value * _beside(old, value), memory)
-            out, memory = self.core(features[:, step], memory)
-            found.append(out)
-        return torch.stack(found, dim=1)
+        if burn_in:
+            with torch.no_grad():
+                features = self._encoded(observation, slice(burn_in))
+                memory = self.core.memory_after(features, memory, begins[:, :burn_in])
+        features = self._encoded(observation, slice(burn_in, None))
+        return self.core.unroll(features, memory, begins[:, burn_in:])
+
+    def _encoded(self, observation: Observation, rows: slice) -> Tensor:
+        """Return the encoder's features of some rows of sequences."""
+        cut = map_leaves(lambda leaf: leaf[:, rows], observation)
+        shape = next(iter(leaves_of(cut).values())).shape[:2]
+        return self.encoder(map_leaves(lambda leaf: leaf.flatten(0, 1), cut)).unflatten(0, shape)
 
     def forward(self, observation: Observation, memory: Memory | None = None) -> Any:
         """Return the head's values, `[batch, actions, ...]` or a tuple."""
@@ -98,11 +114,6 @@ class QNetwork(nn.Module):
                 "`begin` returns"
             )
         return memory
-
-
-def _beside(rows: Tensor, value: Tensor) -> Tensor:
-    """Return one number for each row, to be multiplied with values of any shape."""
-    return rows.view(-1, *[1] * (value.ndim - 1))
 
 
 @dataclass(frozen=True)

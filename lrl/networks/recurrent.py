@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lrl.types import Column, ConfigError, Memory
+from lrl.types import Column, ConfigError, Memory, map_leaves
+
+_MOST_PADDED = 2.0  # times as many rows as there are: more take longer than step by step
 
 
 class RecurrentCore(nn.Module, ABC):
     """Turn features and a memory into features and the memory after them.
 
     Subclasses take `num_features` of the encoder first; other arguments come from the
-    configuration. They set `num_features` and `memory`. Every row of experience holds the memory
-    before it, so that the learner goes on from where the policy was: it learns from single steps,
-    and no gradient goes through a memory (the stored state of Kapturowski et al. 2019, "R2D2",
-    without its sequences).
+    configuration. They set `num_features` and `memory`, and have `forward` for one step; the
+    others may be replaced by something faster. Every row of experience holds the memory before it,
+    so that the learner goes on from where the policy was: from single rows without a gradient
+    through the memory, or along sequences of rows (`data.replay.sequences`).
+
+    Reference: Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+    Learning" (R2D2), https://openreview.net/forum?id=r1lyTjAqYX: the stored state.
 
     Attributes:
         num_features: Size of the features that the head gets.
@@ -38,8 +45,103 @@ class RecurrentCore(nn.Module, ABC):
             memory: What was remembered before them, `[batch, ...]` for each column.
         """
 
+    def unroll(self, features: Tensor, memory: Mapping[str, Tensor], begins: Tensor) -> Tensor:
+        """Return the features of every row of sequences, `[batch, time, num_features]`.
 
-class GRUCore(RecurrentCore):
+        Gradients go through what is remembered.
+
+        Args:
+            features: What the encoder says of the rows, `[batch, time, features]`.
+            memory: What was remembered before the first row, `[batch, ...]` for each column.
+            begins: Rows before which nothing is remembered, bool `[batch, time]`, on the host.
+        """
+        return torch.stack(self._steps(features, memory, begins)[0], dim=1)
+
+    def memory_after(
+        self, features: Tensor, memory: Mapping[str, Tensor], begins: Tensor
+    ) -> Memory:
+        """Return what is remembered behind the last row of sequences; see `unroll`."""
+        return self._steps(features, memory, begins)[1]
+
+    def _steps(
+        self, features: Tensor, memory: Memory, begins: Tensor
+    ) -> tuple[list[Tensor], Memory]:
+        """Go through the rows one by one; return what was found at each, and the last memory."""
+        remembers, found = (~begins).to(features.device), list[Tensor]()
+        may_forget = begins.any(dim=0).tolist()
+        for step, forgets in enumerate(may_forget):
+            if forgets:
+                old = remembers[:, step]
+                memory = map_leaves(lambda value, old=old: value * _beside(old, value), memory)
+            out, memory = self(features[:, step], memory)
+            found.append(out)
+        return found, memory
+
+
+class _FusedCore(RecurrentCore):
+    """A core whose cell torch can also unroll in one call, if no memory is reset on the way."""
+
+    cell: nn.RNNCellBase
+
+    @abstractmethod
+    def _fused(self, features: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Return the features of all rows and the last memory; nothing is reset."""
+
+    @override
+    def unroll(self, features: Tensor, memory: Mapping[str, Tensor], begins: Tensor) -> Tensor:
+        if not begins.any():
+            return self._fused(features, memory)[0]
+        pieces, old = _Pieces.of(begins), (~begins[:, 0]).to(features.device)
+        if pieces.count * pieces.longest > _MOST_PADDED * begins.numel():
+            return super().unroll(features, memory, begins)
+        rows, firsts = pieces.rows.to(features.device), pieces.firsts.to(features.device)
+        padded = features.new_zeros(pieces.count * pieces.longest, features.shape[2])
+        padded = padded.index_copy(0, rows, features.flatten(0, 1))
+        start = map_leaves(
+            lambda value: value.new_zeros(pieces.count, *value.shape[1:]).index_copy(
+                0, firsts, value * _beside(old, value)
+            ),
+            memory,
+        )
+        out, _ = self._fused(padded.view(pieces.count, pieces.longest, -1), start)
+        return out.flatten(0, 1).index_select(0, rows).view(*begins.shape, -1)
+
+    @override
+    def memory_after(
+        self, features: Tensor, memory: Mapping[str, Tensor], begins: Tensor
+    ) -> Memory:
+        if begins.any() or not begins.shape[1]:
+            return super().memory_after(features, memory, begins)
+        return self._fused(features, memory)[1]
+
+    def _weights(self) -> list[Tensor]:
+        cell = self.cell
+        return [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+
+
+class _Pieces(NamedTuple):
+    """Sequences cut where episodes begin, one piece below the other, all as long as the longest."""
+
+    count: int
+    longest: int
+    rows: Tensor
+    """Place of each row of the sequences, `[batch * time]`."""
+    firsts: Tensor
+    """Piece with which each sequence begins, `[batch]`."""
+
+    @classmethod
+    def of(cls, begins: Tensor) -> _Pieces:
+        cut = begins.clone()
+        cut[:, 0] = True
+        starts = cut.flatten().nonzero().squeeze(1)
+        piece = cut.flatten().cumsum(0) - 1
+        offset = torch.arange(cut.numel()) - starts[piece]
+        longest = int(offset.max()) + 1
+        firsts = piece.view_as(cut)[:, 0]
+        return cls(len(starts), longest, piece * longest + offset, firsts)
+
+
+class GRUCore(_FusedCore):
     """A gated recurrent unit (Cho et al. 2014, https://arxiv.org/abs/1406.1078).
 
     Args:
@@ -49,9 +151,7 @@ class GRUCore(RecurrentCore):
 
     def __init__(self, num_features: int, hidden_size: int = 128) -> None:
         super().__init__()
-        if hidden_size < 1:
-            raise ConfigError(f"core.hidden_size must be at least 1, got {hidden_size}")
-        self.cell = nn.GRUCell(num_features, hidden_size)
+        self.cell = nn.GRUCell(num_features, _checked(hidden_size))
         self.num_features = hidden_size
         self.memory = {"hidden": Column("float32", (hidden_size,))}
 
@@ -59,3 +159,50 @@ class GRUCore(RecurrentCore):
     def forward(self, features: Tensor, memory: Mapping[str, Tensor]) -> tuple[Tensor, Memory]:
         hidden = self.cell(features, memory["hidden"])
         return hidden, {"hidden": hidden}
+
+    @override
+    def _fused(self, features: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        start = memory["hidden"][None]
+        out, last = torch.gru(
+            features, start, self._weights(), True, 1, 0.0, self.training, False, True
+        )
+        return out, {"hidden": last[0]}
+
+
+class LSTMCore(_FusedCore):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997), with a forget gate.
+
+    Args:
+        num_features: Size of the encoder's features.
+        hidden_size: Units, the number of features.
+    """
+
+    def __init__(self, num_features: int, hidden_size: int = 128) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(num_features, _checked(hidden_size))
+        self.num_features = hidden_size
+        self.memory = {name: Column("float32", (hidden_size,)) for name in ("hidden", "cell")}
+
+    @override
+    def forward(self, features: Tensor, memory: Mapping[str, Tensor]) -> tuple[Tensor, Memory]:
+        hidden, cell = self.cell(features, (memory["hidden"], memory["cell"]))
+        return hidden, {"hidden": hidden, "cell": cell}
+
+    @override
+    def _fused(self, features: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        start = [memory["hidden"][None], memory["cell"][None]]
+        out, hidden, cell = torch.lstm(
+            features, start, self._weights(), True, 1, 0.0, self.training, False, True
+        )
+        return out, {"hidden": hidden[0], "cell": cell[0]}
+
+
+def _checked(hidden_size: int) -> int:
+    if hidden_size < 1:
+        raise ConfigError(f"core.hidden_size must be at least 1, got {hidden_size}")
+    return hidden_size
+
+
+def _beside(rows: Tensor, value: Tensor) -> Tensor:
+    """Return one number for each row, to be multiplied with values of any shape."""
+    return rows.view(-1, *[1] * (value.ndim - 1))

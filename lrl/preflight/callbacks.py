@@ -12,7 +12,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
-from lrl.types import Batch, ConfigError
+from lrl.types import AnyBatch, ConfigError
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class GuardsLosses(ABC):
     """Ends a run whose losses, gradients or weights are not finite; a `DQN` shows them to it."""
 
     @abstractmethod
-    def remember(self, batch: Batch, row_loss: Tensor, loss: Tensor) -> None:
-        """Remember a batch until `check`, with the loss of each row, `[batch]`, and its own."""
+    def remember(self, batch: AnyBatch, row_loss: Tensor, loss: Tensor) -> None:
+        """Remember a batch until `check`, with its loss, and that of each row or sequence in it."""
 
     @abstractmethod
     def check(self, learner_step: int, gradients: Sequence[Tensor], norm: Tensor | None) -> None:

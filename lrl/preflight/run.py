@@ -17,6 +17,7 @@ from lrl.preflight.callbacks import check_callbacks, evaluates_in_background
 from lrl.preflight.machine import check_compiler, check_machine, check_replay_device
 from lrl.preflight.settings import (
     check_inference,
+    check_sequences,
     check_synchronous,
     check_warm_up,
     check_weight_period,
@@ -108,6 +109,9 @@ def check_run(
     data.exploration.check_actors(max(1, actors.num_actors) * trainer.world_size)
     if not data.has_own_experience:
         check_warm_up(data.rate, data.replay)
+        if data.replay.sequences is not None:
+            has_priorities = isinstance(sampler, TrackingSampler)
+            check_sequences(data.replay.sequences, settings, has_priorities)
         if not data.has_own_pool and sampler is not None:
             check_machine(data.env_spec, actors, data.inference, data.replay, sampler, ranks)
     check_callbacks(trainer, data.takes_weights, isinstance(sampler, TrackingSampler))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import lightning as L
 
@@ -10,7 +11,7 @@ from lrl.actors.config import ActorConfig
 from lrl.inference.config import InferenceConfig
 from lrl.parts.devices import usable_device
 from lrl.preflight.callbacks import SyncsWeights, parts_of
-from lrl.replay import RateLimiterConfig, ReplayConfig
+from lrl.replay import RateLimiterConfig, ReplayConfig, SequenceConfig
 from lrl.types import ConfigError
 
 _OF_RINGS = ("chunk_rows", "chunks_per_actor", "start_method")
@@ -113,4 +114,42 @@ def check_warm_up(rate: RateLimiterConfig, replay: ReplayConfig) -> None:
         raise ConfigError(
             f"rate.warm_up_env_steps is {rate.warm_up_env_steps}, but the replay keeps only "
             f"{replay.capacity} rows: set it to at most replay.capacity"
+        )
+
+
+def check_sequences(
+    sequences: SequenceConfig, agent: Mapping[str, Any], has_priorities: bool
+) -> None:
+    """Check that sequences suit the agent, and that each of their settings does something.
+
+    Args:
+        sequences: How rows are cut.
+        agent: Settings of the agent, by their names in `model`.
+        has_priorities: Whether the sampler draws by priorities.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    if agent.get("compile_loss"):
+        raise ConfigError(
+            "model.compile_loss is true, but replay.sequences are unrolled step by step, which "
+            "torch.compile would copy out for every step: set compile_loss to false"
+        )
+    if agent.get("core") is None:
+        if sequences.burn_in:
+            raise ConfigError(
+                f"replay.sequences.burn_in is {sequences.burn_in}, but without model.core nothing "
+                "is remembered, so that it would do nothing: set burn_in to 0, or give the agent "
+                "a core (lrl.networks.LSTMCore)"
+            )
+        if sequences.memory != SequenceConfig.memory:
+            raise ConfigError(
+                f"replay.sequences.memory is {sequences.memory}, but without model.core nothing "
+                "is remembered: leave it out"
+            )
+    if sequences.eta != SequenceConfig.eta and not has_priorities:
+        raise ConfigError(
+            f"replay.sequences.eta is {sequences.eta}, but replay.sampler draws without "
+            "priorities, so that it would do nothing: leave it out, or set the sampler to "
+            "lrl.replay.PrioritizedSampler"
         )

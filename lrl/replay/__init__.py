@@ -1,4 +1,4 @@
-"""Replay: rows of streams are stored, transitions are sampled."""
+"""Replay: rows of streams are stored, transitions or sequences of them are sampled."""
 
 from lrl.replay.config import ReplayConfig
 from lrl.replay.experience import Experience
@@ -6,8 +6,9 @@ from lrl.replay.prioritized import PrioritizedSampler, RankSampler
 from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
 from lrl.replay.replay import Replay
 from lrl.replay.samplers import NotEnoughRows, Sampler, TrackingSampler, UniformSampler
+from lrl.replay.sequences import SequenceConfig, Sequences
 from lrl.replay.streams import Streams
-from lrl.replay.transitions import Transitions
+from lrl.replay.transitions import Transitions, Windows
 
 __all__ = [
     "Experience",
@@ -19,8 +20,11 @@ __all__ = [
     "Replay",
     "ReplayConfig",
     "Sampler",
+    "SequenceConfig",
+    "Sequences",
     "Streams",
     "TrackingSampler",
     "Transitions",
     "UniformSampler",
+    "Windows",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lrl.replay.samplers import Sampler, UniformSampler
+from lrl.replay.sequences import SequenceConfig
 from lrl.schedules import Schedule, ends_of
 from lrl.types import ConfigError
 
@@ -17,8 +18,8 @@ class ReplayConfig:
     capacity: int = 100_000
     """Rows kept per rank, over all streams; the oldest are overwritten."""
     batch_size: int = 512
-    """Transitions in a batch, per rank. Small networks learn fastest from large batches; for images
-    32 is usual."""
+    """Transitions in a batch, per rank, or sequences. Small networks learn fastest from large
+    batches; for images 32 is usual, and 64 sequences."""
     n_step: int | Schedule = 5
     """Environment steps whose rewards are summed before bootstrapping; a schedule of learner
     steps, rounded to the nearest integer, anneals it."""
@@ -32,6 +33,9 @@ class ReplayConfig:
     memory_map: str | None = None
     """Folder on a fast disk of this machine, in a file of which frames are kept instead of in
     memory; the file has no name and goes with the run."""
+    sequences: SequenceConfig | None = None
+    """How rows are cut into sequences, through which an agent with a core (`model.core`) is
+    unrolled; null learns from single transitions."""
 
     def __post_init__(self) -> None:
         """Check ranges."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from lrl.types import Batch, Rows
+from lrl.types import AnyBatch, Rows
 
 
 class Experience(ABC):
@@ -17,7 +18,7 @@ class Experience(ABC):
     and `restore` are enough (examples/own_experience.py).
 
     Attributes:
-        batch_size: Transitions in a batch.
+        batch_size: Transitions in a batch, or sequences.
         env_steps: STEP rows that came in over the whole run, earlier sessions included.
         needs_priorities: Whether `learnt` wants to be called.
         draws_independently: Whether several batches may be drawn at once before any is learnt from.
@@ -37,7 +38,7 @@ class Experience(ABC):
         """Tell whether there is a batch to learn from."""
 
     @abstractmethod
-    def draw(self, batches: int) -> list[Batch]:
+    def draw(self, batches: int) -> Sequence[AnyBatch]:
         """Return batches, newly allocated: as many as are asked for, or as there are."""
 
     @abstractmethod
@@ -66,6 +67,11 @@ class Experience(ABC):
     def metrics(self) -> dict[str, float]:
         """Return metrics by the names of docs/metrics.md."""
         return {}
+
+    @property
+    def samples_per_batch(self) -> int:
+        """What a batch counts for the rate limiter: its transitions."""
+        return self.batch_size
 
     @property
     def fill(self) -> float:

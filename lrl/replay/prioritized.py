@@ -12,7 +12,7 @@ import torch
 from lrl.replay.samplers import TrackingSampler, not_enough_rows
 from lrl.replay.streams import IndexArray
 from lrl.replay.sum_tree import SumTree
-from lrl.replay.transitions import Transitions
+from lrl.replay.transitions import Windows
 from lrl.schedules import Linear, Schedule, ends_of
 from lrl.types import ConfigError
 
@@ -67,11 +67,11 @@ class WeightedSampler(TrackingSampler):
     ) -> npt.NDArray[np.float64]:
         """Return the weights, above 0, of the rows in `slots`, which have these priorities now."""
 
-    def attach(self, transitions: Transitions) -> None:
+    def attach(self, windows: Windows) -> None:
         """Make room for the rows of a buffer; called once, before they are appended."""
         if hasattr(self, "_tree"):
             raise ValueError("this sampler serves another buffer: build one for each")
-        self._streams = transitions.streams
+        self._streams = windows.streams
         self._tree = SumTree(
             self._streams.num_slots, track_minimum=self.weight_normalisation == "buffer"
         )
@@ -81,12 +81,12 @@ class WeightedSampler(TrackingSampler):
         return SumTree.bytes_needed(slots)
 
     def sample(
-        self, transitions: Transitions, batch_size: int, generator: torch.Generator
+        self, windows: Windows, batch_size: int, generator: torch.Generator
     ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
         """Draw keys, with replacement, and their importance weights."""
         total = self._tree.total
         if not total:
-            raise not_enough_rows(transitions)
+            raise not_enough_rows(windows)
         parts = torch.rand(batch_size, generator=generator, dtype=torch.float64).numpy()
         parts += np.arange(batch_size)
         slots = self._tree.find(parts * (total / batch_size))
@@ -234,23 +234,23 @@ class RankSampler(WeightedSampler):
         self._next_sort = 0  # in batches drawn
         self._ranking = np.empty(0)
 
-    def attach(self, transitions: Transitions) -> None:
+    def attach(self, windows: Windows) -> None:
         """Make room for the rows of a buffer; called once, before they are appended."""
-        super().attach(transitions)
-        self._priorities = np.zeros(transitions.streams.num_slots)
+        super().attach(windows)
+        self._priorities = np.zeros(windows.streams.num_slots)
 
     def bytes_needed(self, slots: int) -> int:
         """Return the bytes of the sum tree, of priorities and of those that are ranked."""
         return super().bytes_needed(slots) + 2 * 8 * slots
 
     def sample(
-        self, transitions: Transitions, batch_size: int, generator: torch.Generator
+        self, windows: Windows, batch_size: int, generator: torch.Generator
     ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
         """Draw keys, with replacement, and their importance weights."""
         if self._batches >= self._next_sort:
             self._next_sort = self._batches + self.sort_period_batches
             self._sort()
-        return super().sample(transitions, batch_size, generator)
+        return super().sample(windows, batch_size, generator)
 
     def state(self, with_rows: bool) -> dict[str, Any]:
         """Return also priorities, and among which priorities rows are ranked until when."""

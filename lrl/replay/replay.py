@@ -1,8 +1,8 @@
-"""The replay: the newest rows are kept, and batches of transitions are drawn from them."""
+"""The replay: the newest rows are kept; transitions or sequences of them are drawn."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -12,14 +12,15 @@ from lrl.parts.devices import usable_device
 from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay.experience import Experience
 from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
+from lrl.replay.sequences import SequenceConfig, Sequences
 from lrl.replay.streams import Streams, keys_without
-from lrl.replay.transitions import Transitions
+from lrl.replay.transitions import Transitions, Windows
 from lrl.schedules import Schedule, ends_of, value_at
-from lrl.types import Batch, ConfigError, EnvSpec, Rows
+from lrl.types import AnyBatch, ConfigError, EnvSpec, Rows
 
 
 class Replay(Experience):
-    """Keeps the newest rows of every stream and builds n-step transitions when sampled.
+    """Keeps the newest rows of every stream; n-step transitions are built when they are sampled.
 
     Created by the datamodule; fed and sampled by the dataset, in the learner process. It never
     blocks and is not thread-safe. A rank's replay knows nothing of other ranks.
@@ -42,10 +43,12 @@ class Replay(Experience):
         pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to: a checkpoint holds the generator of rank 0, from which
             the others' follow.
+        sequences: How rows are cut into sequences, which are then sampled; None samples
+            transitions.
 
     Raises:
-        ConfigError: A setting is out of range, the rings are too short for one transition, or
-            the storage does not fit into the memory that is available.
+        ConfigError: A setting is out of range, the rings are too short for a transition or
+            sequence, or the storage does not fit into the memory that is available.
 
     Example:
         >>> import numpy as np
@@ -83,13 +86,14 @@ class Replay(Experience):
         memory_map: str | None = None,
         pin_memory: bool = False,
         rank: int = 0,
+        sequences: SequenceConfig | None = None,
     ) -> None:
         if num_streams < 1:
             raise ConfigError(f"num_streams is {num_streams}, but a replay needs at least 1 stream")
         self.batch_size = batch_size
         self._spec = spec
         self._rows_per_stream, self._num_streams = capacity // num_streams, num_streams
-        self._schedules = n_step, gamma
+        self._schedules, self._sequences = (n_step, gamma), sequences
         for each in ends_of(gamma):
             _check_gamma(each)
         for each in ends_of(n_step):
@@ -100,12 +104,15 @@ class Replay(Experience):
         check_memory(spec, capacity, num_streams, beside, device, memory_map, available)
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
-        self._transitions = Transitions(self.streams, spec.frame_stack, *at_start)
+        if sequences is None:
+            self._windows: Windows = Transitions(self.streams, spec.frame_stack, *at_start)
+        else:
+            self._windows = Sequences(self.streams, spec.frame_stack, *at_start, sequences)
         self._sampler = sampler if sampler is not None else UniformSampler()
         self._tracker = self._sampler if isinstance(self._sampler, TrackingSampler) else None
         self.needs_priorities = self._tracker is not None
         self.draws_independently = self._sampler.draws_independently
-        self._sampler.attach(self._transitions)
+        self._sampler.attach(self._windows)
         self._generator = torch.Generator().manual_seed(seed)
         self._pin_memory, self._rank = pin_memory, rank
 
@@ -147,36 +154,36 @@ class Replay(Experience):
             piece = rows[start : start + self._rows_per_stream]
             self.env_steps += self.streams.append(piece)
             self._tracker.rows_changed(
-                added=self._transitions.became_samplable(counts),
-                removed=self._transitions.no_longer_samplable(oldest),
+                added=self._windows.became_samplable(counts),
+                removed=self._windows.no_longer_samplable(oldest),
             )
 
-    def draw(self, batches: int) -> list[Batch]:
+    def draw(self, batches: int) -> list[AnyBatch]:
         """Sample all batches together, which costs less than one by one."""
         rows = self.sample(batches * self.batch_size)
         if self._pin_memory:
             rows = rows.pin_memory()
         return rows.split(self.batch_size) if batches > 1 else [rows]
 
-    def sample(self, size: int) -> Batch:
-        """Draw so many transitions. The batch is newly allocated: it may be kept for any time.
+    def sample(self, size: int) -> Any:
+        """Draw transitions, a `Batch`, or where rows are cut into sequences a `SequenceBatch`.
 
-        With `n_step` 1 its observation and next observation overlap in memory: do not write
-        into them.
+        The batch is newly allocated: it may be kept for any time. With `n_step` 1 a transition's
+        observation and next observation overlap in memory: do not write into them.
 
         Raises:
             NotEnoughRows: No stored row can be sampled yet.
         """
-        keys, weights = self._sampler.sample(self._transitions, size, self._generator)
-        return self._transitions.batch(keys, weights)
+        keys, weights = self._sampler.sample(self._windows, size, self._generator)
+        return self._windows.batch(keys, weights)
 
     def can_draw(self) -> bool:
         """Tell whether one row can be sampled, which is enough: it draws with replacement."""
-        return self._transitions.any_samplable()
+        return self._windows.any_samplable()
 
     def samplable_keys(self) -> Tensor:
         """List the keys of all rows that can be sampled now. Slow: for tests and inspection."""
-        return torch.from_numpy(self._transitions.samplable_keys())
+        return torch.from_numpy(self._windows.samplable_keys())
 
     def learnt(self, keys: Tensor, priorities: Tensor) -> None:
         """Hand priorities to the sampler; those of rows that were overwritten are dropped."""
@@ -211,7 +218,7 @@ class Replay(Experience):
 
         With priorities a change goes through all rows: 0.3 s for a million.
         """
-        return self._transitions.n_step
+        return self._windows.n_step
 
     @n_step.setter
     def n_step(self, n_step: int) -> None:
@@ -219,22 +226,27 @@ class Replay(Experience):
             return
         self._check_n_step(n_step)
         if self._tracker is None:
-            self._transitions.n_step = n_step
+            self._windows.n_step = n_step
             return
-        before = self._transitions.samplable_keys()
-        self._transitions.n_step = n_step
-        now = self._transitions.samplable_keys()
+        before = self._windows.samplable_keys()
+        self._windows.n_step = n_step
+        now = self._windows.samplable_keys()
         self._tracker.rows_changed(keys_without(now, before), removed=keys_without(before, now))
 
     @property
     def gamma(self) -> float:
         """Discount of one environment step; may be changed during a run."""
-        return self._transitions.gamma
+        return self._windows.gamma
 
     @gamma.setter
     def gamma(self, gamma: float) -> None:
         _check_gamma(gamma)
-        self._transitions.gamma = gamma
+        self._windows.gamma = gamma
+
+    @property
+    def samples_per_batch(self) -> int:
+        """What a batch counts for the rate limiter: each row of a sequence behind its burn-in."""
+        return self.batch_size * (1 if self._sequences is None else self._sequences.length)
 
     @property
     def capacity(self) -> int:
@@ -257,9 +269,11 @@ class Replay(Experience):
 
     def settings(self) -> dict[str, Any]:
         """Return what must be the same where saved rows are restored."""
+        sequences = {} if self._sequences is None else {"sequences": asdict(self._sequences)}
+        sampler = {"sampler": self._sampler.settings(), **sequences}
         return {
             "env_spec": self._spec.as_dict(),
-            "replay": {"capacity": self.capacity, "sampler": self._sampler.settings()},
+            "replay": {"capacity": self.capacity, **sampler},
             "number of environments": self._num_streams,
         }
 
@@ -288,22 +302,25 @@ class Replay(Experience):
         own = state["generator"] if "counts" in state else _of_rank(self._rank, state["generator"])
         self._generator.set_state(own)
         self.env_steps = state["env_steps_inserted"]
-        self._transitions.n_step = state.get("n_step", self.n_step)
+        self._windows.n_step = state.get("n_step", self.n_step)
         rows = state.get("sampler_rows")  # None without rows, empty where none are kept
         self._sampler.restore({**state["sampler"], "rows": rows})
         if rows == {} and self._tracker is not None:
-            keys = self._transitions.samplable_keys()
+            keys = self._windows.samplable_keys()
             self._tracker.rows_changed(added=keys, removed=keys[:0])
 
     def _check_n_step(self, n_step: int) -> None:
         if n_step < 1:
             raise ConfigError(f"replay.n_step is {n_step}, but a transition has at least 1 step")
-        needed = self._spec.frame_stack + n_step + 1
+        needed, also = self._spec.frame_stack + n_step + 1, ""
+        if (cut := self._sequences) is not None:  # wherever the oldest row is, one begins in time
+            needed = self._spec.frame_stack + cut.rows(n_step) + cut.period
+            also = f", sequences of {cut.burn_in} + {cut.length}"
         if self._rows_per_stream < needed:
             raise ConfigError(
                 f"replay.capacity leaves {self._rows_per_stream} rows for each of "
-                f"{self._num_streams} streams, but frame_stack {self._spec.frame_stack} and n_step "
-                f"{n_step} need {needed}: set replay.capacity to at least "
+                f"{self._num_streams} streams, but frame_stack {self._spec.frame_stack}{also} and "
+                f"n_step {n_step} need {needed}: set replay.capacity to at least "
                 f"{needed * self._num_streams}"
             )
 

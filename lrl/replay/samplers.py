@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lrl.replay.streams import IndexArray
-from lrl.replay.transitions import Transitions
+from lrl.replay.transitions import Windows
 
 
 class NotEnoughRows(RuntimeError):
@@ -24,12 +24,12 @@ class Sampler(ABC):
     draws_independently: ClassVar[bool] = False
     """Whether a large batch, cut into parts, is as good as batches of their size."""
 
-    def attach(self, transitions: Transitions) -> None:  # noqa: B027 (optional)
+    def attach(self, windows: Windows) -> None:  # noqa: B027 (optional)
         """Make room for the rows of a buffer; called once, before they are appended."""
 
     @abstractmethod
     def sample(
-        self, transitions: Transitions, batch_size: int, generator: torch.Generator
+        self, windows: Windows, batch_size: int, generator: torch.Generator
     ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
         """Return keys (int64 `[batch, 2]`) of samplable rows and their weights (float32).
 
@@ -98,36 +98,33 @@ class UniformSampler(Sampler):
     """Rejection rounds before all rows are looked through."""
 
     def sample(
-        self, transitions: Transitions, batch_size: int, generator: torch.Generator
+        self, windows: Windows, batch_size: int, generator: torch.Generator
     ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
         """Draw keys uniformly; all weights are 1."""
-        keys = self._draw(transitions, batch_size, generator)
+        keys = self._draw(windows, batch_size, generator)
         return keys, np.ones(batch_size, np.float32)
 
-    def _draw(
-        self, transitions: Transitions, batch_size: int, generator: torch.Generator
-    ) -> IndexArray:
-        streams = transitions.streams
+    def _draw(self, windows: Windows, batch_size: int, generator: torch.Generator) -> IndexArray:
+        streams = windows.streams
         found: list[IndexArray] = []
         missing = batch_size
         for _ in range(self.max_rounds if streams.num_rows else 0):
-            keys = streams.draw(missing + missing // 8 + 8, generator)
-            found.append(keys[transitions.stored_samplable(keys)][:missing])
+            keys = windows.draw(missing + missing // 8 + 8, generator)
+            found.append(keys[windows.stored_samplable(keys)][:missing])
             missing -= len(found[-1])
             if not missing:
                 return np.concatenate(found)
-        keys = transitions.samplable_keys()
+        keys = windows.samplable_keys()
         if not len(keys):
-            raise not_enough_rows(transitions)
+            raise not_enough_rows(windows)
         chosen = torch.randint(len(keys), (missing,), generator=generator).numpy()
         return np.concatenate((*found, keys[chosen]))
 
 
-def not_enough_rows(transitions: Transitions) -> NotEnoughRows:
+def not_enough_rows(windows: Windows) -> NotEnoughRows:
     """Return the exception that says what there is and what is needed."""
-    streams = transitions.streams
+    streams = windows.streams
     return NotEnoughRows(
         f"no row can be sampled: {streams.num_rows} rows are stored in {streams.num_streams} "
-        f"streams, and a transition needs {transitions.n_step} step(s) of one episode and the "
-        "observation after them; append more rows first"
+        f"streams, and {windows.needs}; append more rows first"
     )

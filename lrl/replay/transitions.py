@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,17 +20,13 @@ from lrl.replay.streams import (
     IndexArray,
     Streams,
 )
-from lrl.types import Batch, leaves_from
+from lrl.types import AnyBatch, Batch, leaves_from
 
 
-class Transitions:
-    """Transitions over streams, computed when they are sampled, so `n_step` and `gamma` may change.
+class Windows(ABC):
+    """What a sampler may draw from streams: windows of rows, named by the key of one of them.
 
-    Created by the replay buffer and read by its sampler. A STEP row i is samplable when the
-    `frame_stack` rows up to it are stored without a gap, and its window is complete: m rows of
-    kind STEP from row i on, where m is the first with an episode's end or else `n_step`; then
-    either that last row terminated, or row i+m exists and is a STEP or BOUNDARY row, from which
-    the value is bootstrapped. Prefix rows make sure that a stack stays in one episode.
+    They are looked at when they are drawn, so `n_step` and `gamma` may change in between.
 
     Args:
         streams: The rows.
@@ -42,25 +40,36 @@ class Transitions:
         self.frame_stack = frame_stack
         self.n_step = n_step
         self.gamma = gamma
-        self._both_stacks = np.arange(1 - frame_stack, 2)  # rows of a transition of one step
-        self._remembers = any(name.startswith("memory") for name in streams.carried)
         self._known: tuple[tuple[int, int], int] | None = None
+
+    @property
+    @abstractmethod
+    def needs(self) -> str:
+        """What one needs, in words."""
+
+    @abstractmethod
+    def stored_samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
+        """Tell which of these keys, drawn here, may be sampled now."""
+
+    @abstractmethod
+    def became_samplable(self, counts_before: IndexArray) -> IndexArray:
+        """List the keys that became samplable since the streams had `counts_before` rows."""
+
+    @abstractmethod
+    def no_longer_samplable(self, oldest_before: IndexArray) -> IndexArray:
+        """List the keys that were overwritten, or lost a row that they need, since then."""
+
+    @abstractmethod
+    def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> AnyBatch:
+        """Build the batch of samplable keys."""
+
+    def draw(self, count: int, generator: torch.Generator) -> IndexArray:
+        """Draw keys uniformly, with replacement, of which some may not be sampled."""
+        return self.streams.draw(count, generator)
 
     def samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
         """Tell which keys `[count, 2]` may be sampled now; overwritten and future rows may not."""
         return self.streams.stored(keys) & self.stored_samplable(keys)
-
-    def stored_samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
-        """Tell which of these keys of stored rows, drawn from the streams, may be sampled now."""
-        if self.n_step > 1:
-            return self._inspect(keys)[0]
-        # What `_inspect` tells, in two thirds of the time: every uniform batch asks.
-        flags = self.streams.flags(self.streams.slots(keys[:, 0], keys[:, 1:] + self._both_stacks))
-        here = flags[:, -2]
-        samplable = flags[:, :-1].max(axis=1) < GAP_FLAGS
-        samplable &= here < BOUNDARY_FLAGS
-        samplable &= (flags[:, -1] < PREFIX_FLAGS) | (here & TERMINATED).view(np.bool_)
-        return samplable
 
     def samplable_keys(self) -> IndexArray:
         """List every key that may be sampled now. Goes through all rows: for fallback and tests."""
@@ -85,10 +94,47 @@ class Transitions:
                 return True
         return False
 
+
+class Transitions(Windows):
+    """Transitions over streams: the rows of one, and those of both its stacks.
+
+    Created by the replay buffer and read by its sampler. A STEP row i is samplable when the
+    `frame_stack` rows up to it are stored without a gap, and its window is complete: m rows of
+    kind STEP from row i on, where m is the first with an episode's end or else `n_step`; then
+    either that last row terminated, or row i+m exists and is a STEP or BOUNDARY row, from which
+    the value is bootstrapped. Prefix rows make sure that a stack stays in one episode. See
+    `Windows` for the arguments.
+    """
+
+    def __init__(self, streams: Streams, frame_stack: int, n_step: int, gamma: float) -> None:
+        super().__init__(streams, frame_stack, n_step, gamma)
+        self._both_stacks = np.arange(1 - frame_stack, 2)  # rows of a transition of one step
+        self._remembers = any(name.startswith("memory") for name in streams.carried)
+
+    @property
+    def needs(self) -> str:
+        """What a transition needs, in words."""
+        return (
+            f"a transition needs {self.n_step} step(s) of one episode and the observation after "
+            "them"
+        )
+
+    def stored_samplable(self, keys: IndexArray) -> npt.NDArray[np.bool_]:
+        """Tell which of these keys of stored rows, drawn from the streams, may be sampled now."""
+        if self.n_step > 1:
+            return self._inspect(keys)[0]
+        # What `_inspect` tells, in two thirds of the time: every uniform batch asks.
+        flags = self.streams.flags(self.streams.slots(keys[:, 0], keys[:, 1:] + self._both_stacks))
+        here = flags[:, -2]
+        samplable = flags[:, :-1].max(axis=1) < GAP_FLAGS
+        samplable &= here < BOUNDARY_FLAGS
+        samplable &= (flags[:, -1] < PREFIX_FLAGS) | (here & TERMINATED).view(np.bool_)
+        return samplable
+
     def became_samplable(self, counts_before: IndexArray) -> IndexArray:
         """List the keys that became samplable since the streams had `counts_before` rows."""
         start = np.maximum(counts_before - self.n_step, self.streams.oldest)
-        keys = _key_ranges(start, self.streams.counts)
+        keys = key_ranges(start, self.streams.counts)
         samplable, last = self._inspect(keys)
         return keys[samplable & (last >= counts_before[keys[:, 0]])]
 
@@ -96,7 +142,7 @@ class Transitions:
         """List the keys that were overwritten, or lost a row of their stack, since then."""
         oldest = self.streams.oldest
         stop = np.where(oldest > oldest_before, oldest + self.frame_stack - 1, oldest_before)
-        return _key_ranges(oldest_before, stop)
+        return key_ranges(oldest_before, stop)
 
     def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> Batch:
         """Build the transitions of samplable keys.
@@ -198,7 +244,7 @@ class Transitions:
         return samplable, number + steps - terminated
 
 
-def _key_ranges(start: IndexArray, stop: IndexArray) -> IndexArray:
+def key_ranges(start: IndexArray, stop: IndexArray) -> IndexArray:
     """List the keys `start[s]` to `stop[s] - 1` of every stream s."""
     lengths = np.maximum(stop - start, 0)
     stream = np.arange(len(start)).repeat(lengths)

@@ -82,7 +82,7 @@ def test_stacks_equal_the_environments_own_observations():
     assert len(keys) >= ENV_STEPS - ENVIRONMENTS
     compared = 0
     for part in keys.split(256):
-        batch = replay._transitions.batch(part.numpy(), np.ones(len(part), np.float32))
+        batch = replay._windows.batch(part.numpy(), np.ones(len(part), np.float32))
         for index, (stream, row) in enumerate(part.tolist()):
             step = sink.step_of[stream, row]
             own = recording.observations[step][stream]

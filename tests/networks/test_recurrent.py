@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +15,9 @@ from torch import Tensor
 
 from lrl import DQN
 from lrl.actors.policy import NetworkPolicy
-from lrl.networks import GRUCore, MLPEncoder, NetworkRecipe, RecurrentCore, ScalarHead
+from lrl.networks import GRUCore, LSTMCore, MLPEncoder, NetworkRecipe, RecurrentCore, ScalarHead
 from lrl.parts.recipe import Recipe
-from lrl.types import Column, ConfigError, EnvSpec, Memory
+from lrl.types import Column, ConfigError, EnvSpec, Memory, RowKind, SequenceBatch
 from lrl.video.film import FilmedPolicy
 
 HIDDEN = {"hidden": Column("float32", (5,))}
@@ -135,3 +136,97 @@ def test_the_agent_s_specification_has_what_it_remembers(tiny_spec: EnvSpec):
     again = DQN(**agent.hparams)
     assert again.network_recipe == agent.network_recipe
     assert DQN(env_spec=agent.env_spec).network_recipe.env_spec == tiny_spec
+
+
+CORES = {
+    GRUCore: {"hidden_size": 5},
+    LSTMCore: {"hidden_size": 5},
+    Tally: {},
+}
+STEP, BOUNDARY, PREFIX = RowKind.STEP, RowKind.BOUNDARY, RowKind.PREFIX
+
+
+def sequences(kinds: list[list[int]], memory: Memory, burn_in: int = 0) -> SequenceBatch:
+    """Rows of these kinds with random observations; what is learnt from them does not matter."""
+    kind = torch.tensor(kinds, dtype=torch.uint8)
+    batch, time = kind.shape
+    nothing = torch.zeros(batch, time - burn_in)
+    return SequenceBatch(
+        kind=kind, frame=torch.randn(batch, time, 2), action=nothing.long(), reward=nothing,
+        discount=nothing, next_row=nothing.long(), learns=nothing.bool(),
+        weights=torch.ones(batch), keys=torch.zeros(batch, 2).long(), burn_in=burn_in,
+        memory=memory,
+    )  # fmt: skip
+
+
+def random_kinds(episode_ends: float, batch: int = 6, time: int = 12) -> list[list[int]]:
+    rng = np.random.default_rng(3)
+    share = [1 - episode_ends, 0.7 * episode_ends, 0.3 * episode_ends]
+    return rng.choice([STEP, BOUNDARY, PREFIX], (batch, time), p=share).tolist()
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("episode_ends", [0.0, 0.05, 0.4])
+@pytest.mark.parametrize("burn_in", [0, 4])
+def test_sequences_are_what_a_policy_would_have_seen_step_by_step(
+    tiny_spec: EnvSpec, core: type[RecurrentCore], episode_ends: float, burn_in: int
+):
+    """With no end, few and many: torch unrolls all at once, in pieces, or step by step."""
+    torch.manual_seed(0)
+    made = NetworkRecipe(
+        tiny_spec, Recipe.of(FlatEncoder), Recipe.of(ScalarHead),
+        Recipe.of(functools.partial(core, **CORES[core])),
+    )  # fmt: skip
+    network: Any = made.build()
+    kinds = random_kinds(episode_ends)
+    memory = {
+        name: torch.randn(6, *column.shape).to(getattr(torch, column.dtype))
+        for name, column in network.memory.items()
+    }
+    batch = sequences(kinds, memory, burn_in)
+    found = network.unroll(batch)
+    assert found.shape == (6, 12 - burn_in, network.core.num_features)
+    expected = []
+    for row in range(12):
+        features, memory = network.core(network.encoder(batch.observation[:, row]), memory)
+        expected.append(features)
+        goes_on = torch.tensor([each[row] == STEP for each in kinds])
+        memory = {
+            name: value * goes_on.view(-1, *[1] * (value.ndim - 1))
+            for name, value in memory.items()
+        }
+    torch.testing.assert_close(found, torch.stack(expected[burn_in:], dim=1))
+
+
+def test_no_gradient_goes_into_the_burn_in_or_across_episodes(tiny_spec: EnvSpec):
+    made = NetworkRecipe(
+        tiny_spec, Recipe.of(FlatEncoder), Recipe.of(ScalarHead),
+        Recipe("lrl.networks.LSTMCore", {"hidden_size": 5}),
+    )  # fmt: skip
+    network = made.build()
+    memory = {name: torch.randn(1, 5) for name in ("hidden", "cell")}
+    batch = sequences([[STEP, STEP, STEP, STEP, BOUNDARY, STEP]], memory, burn_in=2)
+    batch.frame.requires_grad_()
+    network.unroll(batch)[:, 2:].sum().backward(retain_graph=True)  # rows 4 and 5
+    seen = batch.frame.grad[0].abs().sum(dim=1) > 0
+    assert seen.tolist() == [False, False, True, True, True, True]
+    batch.frame.grad = None
+    network.unroll(batch)[:, 3].sum().backward()
+    seen = batch.frame.grad[0].abs().sum(dim=1) > 0
+    assert seen.tolist() == [False] * 5 + [True]
+
+
+def test_without_a_core_the_rows_of_the_burn_in_are_left_out(tiny_spec: EnvSpec):
+    network = NetworkRecipe(tiny_spec, Recipe.of(FlatEncoder), Recipe.of(ScalarHead)).build()
+    batch = sequences([[STEP] * 5] * 2, {}, burn_in=2)
+    assert torch.equal(network.unroll(batch), batch.observation[:, 2:])
+
+
+def test_a_stack_is_made_of_frames_that_are_there_once():
+    frames = torch.arange(12.0).view(2, 6, 1)
+    batch = sequences([[STEP] * 4] * 2, {})
+    stacked = SequenceBatch(**{**vars(batch), "frame": {"stacked": frames, "alone": frames[:, 2:]}})
+    assert stacked.observation["stacked"].shape == (2, 4, 3, 1)
+    assert stacked.observation["stacked"][1, 2, :, 0].tolist() == [8.0, 9.0, 10.0]
+    assert stacked.observation["stacked"].data_ptr() == frames.data_ptr()
+    assert torch.equal(stacked.observation["alone"], frames[:, 2:])

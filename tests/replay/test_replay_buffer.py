@@ -17,7 +17,7 @@ ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_sk
 def all_transitions(buffer: Replay) -> Batch:
     """Every samplable row once, oldest first."""
     keys = buffer.samplable_keys().numpy()
-    return buffer._transitions.batch(keys, np.ones(len(keys), np.float32))
+    return buffer._windows.batch(keys, np.ones(len(keys), np.float32))
 
 
 def names(observations: torch.Tensor) -> list:

@@ -36,7 +36,7 @@ def make_buffer(frame_stack: int, capacity: int, num_streams: int, n_step: int) 
 
 
 def assert_masks_fit(buffer: Replay, frame_stack: int) -> None:
-    batch = buffer._transitions.batch(buffer.samplable_keys().numpy(), np.ones(0, np.float32))
+    batch = buffer._windows.batch(buffer.samplable_keys().numpy(), np.ones(0, np.float32))
     assert batch.action_mask is not None
     assert batch.next_action_mask is not None
     assert batch.action_mask.dtype == batch.next_action_mask.dtype == torch.bool
@@ -73,7 +73,7 @@ def test_the_bootstrap_mask_is_that_of_the_final_observation(n_step: int, end: s
     buffer = make_buffer(1, 100, 1, n_step)
     buffer.add(masked([(0, row) for row in episode([1.0, 1.0], end, first=10.0)]))
     keys = np.array([[0, 1]])
-    batch = buffer._transitions.batch(keys, np.ones(1, np.float32))
+    batch = buffer._windows.batch(keys, np.ones(1, np.float32))
     assert batch.action_mask is not None
     assert batch.next_action_mask is not None
     assert batch.action_mask[0].tolist() == mask_of(np.array(11)).tolist()

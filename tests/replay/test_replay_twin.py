@@ -66,7 +66,7 @@ def append_and_spoil(buffer: Replay, rows: Rows) -> None:
 
 def all_transitions(buffer: Replay) -> Batch:
     keys = buffer.samplable_keys().numpy()
-    return buffer._transitions.batch(keys, np.ones(len(keys), np.float32))
+    return buffer._windows.batch(keys, np.ones(len(keys), np.float32))
 
 
 def assert_equals_twin(batch: Batch, expected: dict[tuple[int, int], Expected]) -> None:

@@ -167,12 +167,14 @@ class EnvSpec:
         action: The actions.
         memory: What a recurrent policy carries from step to step, stored with every row.
         frame_skip: Emulator frames per environment step (1 where there is no such notion).
+        values: Whether rows hold the value that the policy saw; said by what learns from them.
     """
 
     observation: Mapping[str, Column]
     action: ActionSpec
     memory: Mapping[str, Column] = field(default_factory=dict[str, Column])
     frame_skip: int = 1
+    values: bool = False
 
     @classmethod
     def box(
@@ -268,11 +270,13 @@ class EnvSpec:
         return named("frame", self.observation)
 
     def carried_columns(self) -> dict[str, Column]:
-        """Return what rows carry for networks: frames, memory and masks."""
+        """Return what rows carry beside numbers of their own: frames, memory, masks, values."""
         memory = {name: replace(column, missing=0) for name, column in self.memory.items()}
         columns = self.frame_columns() | named("memory", memory)
         if self.action.masks:
             columns["action_mask"] = Column("bool", (self.num_actions,), missing=1)
+        if self.values:
+            columns["value"] = Column("float32", missing=0)
         return columns
 
     def row_columns(self) -> dict[str, Column]:
@@ -384,6 +388,7 @@ class Rows:
     policy_version: npt.NDArray[np.int64]
     action_mask: npt.NDArray[np.bool_] | None = None  # [rows, actions]; None allows all
     memory: Memory | None = None  # remembered before it acted
+    value: npt.NDArray[np.float32] | None = None  # of the best allowed action, as it acted
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -396,7 +401,7 @@ class Rows:
     def complete(self, expected: Mapping[str, Column]) -> dict[str, npt.NDArray[Any]]:
         """Return at least the columns that are expected, those that may be missing filled in.
 
-        Memory may be missing where no policy was asked, in PREFIX and GAP rows.
+        Memory and value may be missing where no policy was asked, in PREFIX and GAP rows.
 
         Raises:
             ValueError: One is missing that may not, or has another type or shape.
@@ -405,7 +410,8 @@ class Rows:
         for name, column in expected.items():
             array = columns.get(name)
             if array is None:
-                was_asked = name.startswith("memory") and (self.kind <= RowKind.BOUNDARY).any()
+                is_policys = name == "value" or name.startswith("memory")
+                was_asked = is_policys and (self.kind <= RowKind.BOUNDARY).any()
                 if column.missing is None or was_asked:
                     raise ValueError(
                         f"rows.{name} is missing, expected {column.dtype}{[count, *column.shape]}"
@@ -474,7 +480,8 @@ class AnyBatch:
         count = -(-len(self.keys) // size)
         parts = {n: _split(v, size, count) for n, v in vars(self).items() if v is not None}
         rows = zip(*parts.values(), strict=True)
-        return [type(self)(**dict(zip(parts, row, strict=True))) for row in rows]
+        nothing = dict.fromkeys(vars(self))
+        return [type(self)(**nothing | dict(zip(parts, row, strict=True))) for row in rows]
 
     def pin_memory(self) -> Self:
         """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
@@ -498,13 +505,14 @@ class Batch(AnyBatch):
 
     `discount` is final: gamma**m for an m-step transition, 0 where the episode terminated, so
     the target is `reward + discount * value(next_observation)` and nothing downstream knows gamma.
+    Where rewards are whole returns, every discount is 0 and there is no next observation.
     """
 
     observation: Observation  # [batch, *observation_shape], one tensor or one for each leaf
     action: torch.Tensor  # int64 [batch], or [batch, branches]
     reward: torch.Tensor  # float32 [batch], discounted n-step sum
     discount: torch.Tensor  # float32 [batch]
-    next_observation: Observation  # the same, where the value is bootstrapped
+    next_observation: Observation  # the same, where the value is bootstrapped; None without
     weights: torch.Tensor  # float32 [batch], importance weights (1 with uniform sampling)
     keys: torch.Tensor  # int64 [batch, 2], on the host: stream and row number, for priorities
     action_mask: torch.Tensor | None = None  # bool [batch, actions], True where allowed

@@ -164,9 +164,9 @@ class Actor:
         step = self.envs.step(action)
         acted = ~self._ended
         begins = acted & (self._length == 0)
+        value = best_values(q, mask, self.envs.spec.action)
         if begins.any():
-            best = best_values(q, mask, self.envs.spec.action)
-            self._start_value[begins] = best[begins]
+            self._start_value[begins] = value[begins]
         reward = step.reward if self.reward_clip is None else self._clip(step.reward)
         self.sink.put(
             Rows(
@@ -180,6 +180,7 @@ class Actor:
                 policy_version=np.full(len(action), self.policy_version, dtype=np.int64),
                 action_mask=mask,
                 memory=memory,
+                value=value.astype(np.float32, copy=False),
             )
         )
         was_reset = self._ended

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
+from lrl.parts.device_copies import HostCopy
 from lrl.preflight.callbacks import (
     GuardsLosses,
     IsPeriodic,
@@ -18,7 +19,6 @@ from lrl.preflight.callbacks import (
     UpdatesPriorities,
     parts_of,
 )
-from lrl.replay.device_copies import HostCopy
 from lrl.types import ConfigError
 
 DEFAULT_SYNC_PERIOD = 10

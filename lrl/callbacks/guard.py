@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lrl.parts.device_copies import HostCopy
 from lrl.preflight.callbacks import GuardsLosses
-from lrl.replay.device_copies import HostCopy
 from lrl.types import AnyBatch
 
 _log = logging.getLogger(__name__)

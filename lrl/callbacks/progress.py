@@ -120,7 +120,7 @@ class RLProgressBar(ProgressBar):
             else "",
             f"eval {float(evaluation):.1f}" if evaluation is not None else "",
             f"eps {latest['train/epsilon']:.3f}" if "train/epsilon" in latest else "",
-            f"replay {dataset.experience.fill:.0%}",
+            "" if dataset.experience.sets_pace else f"replay {dataset.experience.fill:.0%}",
             _waiting_for(latest),
         ]
         return " | ".join(part for part in parts if part)

@@ -37,7 +37,7 @@ class ReplayCheckpoint(L.Callback, SavesReplay):
             return
         data, dataset = datamodule_of(trainer), dataset_of(trainer)
         folder = replay_folder(checkpoint_folder(trainer), trainer.global_rank)
-        self._saver = ReplaySaver(folder, dataset.replay, data.replay_settings())
+        self._saver = ReplaySaver(folder, dataset.stored, data.replay_settings())
         if trainer.ckpt_path is not None and not dataset.replay_to_restore:
             _log.warning("no replay was saved with %s: it is filled again", trainer.ckpt_path)
 

@@ -118,6 +118,7 @@ class RunSummary(L.Callback):
             actors,
             is_synchronous=datamodule.actors.num_actors == 0,
             is_slowed=datamodule.rate.max_learner_steps_per_second is not None,
+            ratio="data.experience" if dataset.experience.sets_pace else _RATIO,
         )
         summary = {
             "outcome": outcome,
@@ -187,6 +188,7 @@ def actor_table(actors: Sequence[ActorStatistics]) -> str:
     return "\n".join(lines)
 
 
+_RATIO = "data.rate.samples_per_insert"
 _WAITS, _EVALUATES, _IDLES, _FREE = 0.2, 0.3, 0.5, 0.1
 
 
@@ -228,6 +230,7 @@ def verdict(
     actors: Sequence[ActorStatistics],
     is_synchronous: bool,
     is_slowed: bool = False,
+    ratio: str = _RATIO,
 ) -> str:
     """Say what held a run back.
 
@@ -236,6 +239,7 @@ def verdict(
         actors: What each actor did.
         is_synchronous: Whether the learner acted itself.
         is_slowed: Whether `rate.max_learner_steps_per_second` is set.
+        ratio: The setting of how much is learnt from how much.
 
     Example:
         >>> verdict({"wait": 0.6, "evaluate": 0.1}, [], is_synchronous=False)
@@ -267,6 +271,6 @@ def verdict(
         waiting = "" if is_synchronous else f", and actors waited {percent(idle)}"
         return (
             f"learner-bound: updates took {percent(shares['optimise'])} of the time{waiting}; make "
-            "them cheaper (docs/speed.md), or fewer (data.rate.samples_per_insert)"
+            f"them cheaper (docs/speed.md), or fewer ({ratio})"
         )
     return "balanced: neither the learner nor its actors waited much"

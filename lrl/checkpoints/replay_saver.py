@@ -28,7 +28,7 @@ from lrl.checkpoints.saved_replay import (
     write_record,
 )
 from lrl.processes.memory import format_bytes
-from lrl.replay.replay import Replay
+from lrl.replay.experience import StoredExperience
 from lrl.replay.streams import IndexArray
 
 _log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ class ReplaySaver:
 
     Args:
         folder: Where this rank's replay is saved; made if it is not there.
-        replay: The buffer.
+        replay: The buffer, or what else holds rows.
         settings: Further settings that must be the same where the replay is restored.
     """
 
-    def __init__(self, folder: Path, replay: Replay, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, replay: StoredExperience, settings: dict[str, Any]) -> None:
         self._folder = folder
         self._replay = replay
         self._settings = {**replay.settings(), **settings}

@@ -23,7 +23,7 @@ from lrl.checkpoints.atomic_files import digest_of, sync_file
 from lrl.checkpoints.compatibility import differing_settings
 from lrl.checkpoints.plain_state import decode, read_arrays
 from lrl.envs.config import without_unused
-from lrl.replay.replay import Replay
+from lrl.replay.experience import StoredExperience
 from lrl.replay.streams import IndexArray, Streams
 
 _FORMAT = 2
@@ -144,7 +144,7 @@ class HashedFile:
 
 def load_replay(
     folder: Path,
-    replay: Replay,
+    replay: StoredExperience,
     settings: dict[str, Any],
     learner_step: int,
     saved_id: str,

@@ -1,5 +1,5 @@
 """Pure tensor mathematics: no state, no environment, torch only."""
 
-from lrl.functional.returns import n_step_return
+from lrl.functional.returns import lambda_return, n_step_return
 
-__all__ = ["n_step_return"]
+__all__ = ["lambda_return", "n_step_return"]

@@ -38,3 +38,50 @@ def n_step_return(
     returns = torch.where(inside, rewards * powers[:-1], 0.0).sum(1)
     discount = torch.where((terminated & inside).any(1), 0.0, powers[steps])
     return returns, discount, steps
+
+
+def lambda_return(
+    rewards: Float[Tensor, "batch time"],
+    next_values: Float[Tensor, "batch time"],
+    terminated: Bool[Tensor, "batch time"],
+    goes_on: Bool[Tensor, "batch time"],
+    gamma: float,
+    lambda_: float,
+) -> Float[Tensor, "batch time"]:
+    """Mix the n-step returns of all n, those of n + 1 steps with `lambda_` times the weight of n.
+
+    G[t] = reward[t] + gamma * ((1 - lambda) * next_value[t] + lambda * G[t + 1]), from behind. What
+    comes after a terminated step is worth nothing; where the rewards do not go on in the next
+    column, at a truncation, a hole or the last column, its value alone is taken instead. Lambda 0
+    gives one-step returns, lambda 1 the rewards of all columns up to an end.
+
+    Reference: Gallici et al. 2024, https://arxiv.org/abs/2407.04811, section 3.3; Daley and Amato
+    2019, https://arxiv.org/abs/1810.09967, equation 6.
+
+    Args:
+        rewards: Reward of each step.
+        next_values: Value of the observation after it, from which it is bootstrapped.
+        terminated: Whether the episode terminated with it.
+        goes_on: Whether the next column is the step after it; of the last column it is not read.
+        gamma: Discount of one environment step.
+        lambda_: Weight of what comes later, between 0 and 1.
+
+    Example:
+        >>> rewards, next_values = torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[8.0, 4.0, 2.0]])
+        >>> never, on = torch.zeros(1, 3, dtype=torch.bool), torch.ones(1, 3, dtype=torch.bool)
+        >>> lambda_return(rewards, next_values, never, on, gamma=0.5, lambda_=0.5)
+        tensor([[3.6250, 2.5000, 2.0000]])
+        >>> lambda_return(rewards, next_values, on, on, gamma=0.5, lambda_=0.5)
+        tensor([[1., 1., 1.]])
+    """
+    returns = torch.empty_like(rewards)
+    later = next_values[:, -1]
+    for t in range(rewards.shape[1] - 1, -1, -1):
+        value = next_values[:, t]
+        mixed = torch.where(goes_on[:, t], torch.lerp(value, later, lambda_), value)
+        if t == rewards.shape[1] - 1:
+            mixed = value
+        # `where`, not a product: behind an end there may be NaN.
+        later = rewards[:, t] + gamma * torch.where(terminated[:, t], 0.0, mixed)
+        returns[:, t] = later
+    return returns

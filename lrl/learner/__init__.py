@@ -6,6 +6,7 @@ from lrl.learner.bootstrap import (
     DoubleBootstrap,
     MaxBootstrap,
     MunchausenBootstrap,
+    NoBootstrap,
 )
 from lrl.learner.datamodule import ReplayDataModule
 from lrl.learner.dataset import ReplayDataset
@@ -20,6 +21,7 @@ __all__ = [
     "Episode",
     "MaxBootstrap",
     "MunchausenBootstrap",
+    "NoBootstrap",
     "ReplayDataModule",
     "ReplayDataset",
 ]

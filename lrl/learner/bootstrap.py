@@ -41,6 +41,8 @@ class BootstrapRule(ABC):
     represented nor how networks came to them: so every head works with every rule.
     """
 
+    bootstraps: ClassVar[bool] = True
+    """Whether it looks at next observations; else nobody asks the target network."""
     needs_next_q: ClassVar[bool] = False
     """Whether it looks at the target network's expected values of the next observations."""
     needs_q: ClassVar[bool] = False
@@ -130,6 +132,27 @@ class MunchausenBootstrap(BootstrapRule):
         return BellmanTarget(reward, batch.discount, next_values.values, policy, bonus)
 
 
+class NoBootstrap(BootstrapRule):
+    """Rewards that are whole returns: there is nothing to add, and no target network.
+
+    For experience that computes its returns itself, such as `lrl.replay.Rollouts`.
+    """
+
+    bootstraps = False
+
+    def target(self, batch: Batch, next_values: NextValues) -> BellmanTarget:
+        """Return a target that is the reward.
+
+        Args:
+            batch: The transitions.
+            next_values: What the online network says of the observations themselves: heads take
+                it, but what it is multiplied with is 0.
+        """
+        assert next_values.next_q is not None
+        target = greedy_target(batch, next_values.values, next_values.next_q)
+        return target._replace(discount=torch.zeros_like(batch.reward))
+
+
 def greedy_target(batch: Batch, values: Any, next_q: Tensor) -> BellmanTarget:
     """Return a target that believes in the best allowed next action.
 
@@ -151,6 +174,8 @@ def ask_target(rule: BootstrapRule, network: QNetwork, *batches: Batch) -> list[
         network: The target network.
         *batches: One or more.
     """
+    if not rule.bootstraps:
+        return [NextValues(None)] * len(batches)
     features, _ = network.features(
         _joined([batch.next_observation for batch in batches]),
         _joined([batch.next_memory for batch in batches]),

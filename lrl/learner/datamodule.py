@@ -35,6 +35,7 @@ from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
 from lrl.preflight.ranks import announce_ranks, minimum_of_ranks
 from lrl.preflight.run import BringsExperience, check_evaluation, check_run
+from lrl.preflight.settings import check_experience
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
 from lrl.processes.memory import keep_freed_memory
@@ -203,7 +204,15 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             experience: Experience = self._replay(spec, streams, sampler)
         else:
             experience = self._make_experience(spec, streams)
-        limiter = RateLimiter(self.rate, experience.samples_per_batch, insert_size)
+        module: Any = self._trainer().lightning_module
+        updates_per_step = getattr(module, "updates_per_step", 1)
+        check_experience(
+            experience, self.rate, getattr(module, "bootstrap", None), updates_per_step
+        )
+        rate = self.rate
+        if experience.sets_pace:
+            rate = dataclasses.replace(rate, samples_per_insert=None, warm_up_env_steps=1)
+        limiter = RateLimiter(rate, experience.samples_per_batch, insert_size)
         return ReplayDataset(
             experience,
             limiter,
@@ -211,7 +220,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             self.check,
             rank=self._trainer().global_rank,
             learner_steps=lambda: self._trainer().global_step,
-            updates_per_step=getattr(self._trainer().lightning_module, "updates_per_step", 1),
+            updates_per_step=updates_per_step,
             check_rows=self._check_rows if self.pool is not None else lambda rows: None,
         )
 
@@ -316,7 +325,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         try:
             state = load_replay(
                 replay_folder(Path(str(path)).parent, trainer.global_rank),
-                dataset.replay,
+                dataset.stored,
                 self.replay_settings(),
                 trainer.global_step,
                 name,
@@ -332,7 +341,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         _log.info(
             "the replay saved with %s is restored: %d rows in %.1f s",
             path,
-            dataset.replay.streams.num_rows,
+            dataset.stored.streams.num_rows,
             time.monotonic() - started,
         )
 
@@ -378,7 +387,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         pool = self.pool
         if pool is None and self.actors.num_actors == 0:
             pool = self._local_pool(dataset)
-        pool = pool or self._process_pool()
+        pool = pool or self._process_pool(dataset.experience.needs_values)
         pool.start(module.online, dataset.env_steps_offset * slot.world_size)
         return pool
 
@@ -393,7 +402,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             envs, self.exploration, self.slot, lambda: trainer.global_step, self.env.reward_clip
         )
 
-    def _process_pool(self) -> ProcessPool:
+    def _process_pool(self, needs_values: bool) -> ProcessPool:
         trainer: Any = self._trainer()
         learner, inference = trainer.strategy.root_device, self.inference
         if inference is not None:
@@ -402,7 +411,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         return ProcessPool(
             self.actors,
             self.env,
-            self.env_spec,
+            dataclasses.replace(self.env_spec, values=needs_values),
             self.exploration,
             self.slot,
             trainer.lightning_module.network_recipe,

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from lrl.checkpoints.generators import generator_states, load_generator_states
 from lrl.learner.actor_pools import ActorPool, Delivery
 from lrl.learner.rollout_statistics import RolloutStatistics
-from lrl.replay import Experience, RateLimiter, Replay
+from lrl.replay import Experience, RateLimiter, Replay, StoredExperience
 from lrl.types import AnyBatch, ConfigError, Rows
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,17 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         if not isinstance(self.experience, Replay):
             raise ConfigError(
                 f"data.experience is {type(self.experience).__name__}, which is no replay: leave "
-                "out what needs one (actor_learner.checkpoint_replay)"
+                "out what needs one"
+            )
+        return self.experience
+
+    @property
+    def stored(self) -> StoredExperience:
+        """The experience, where its rows can be saved with a checkpoint."""
+        if not isinstance(self.experience, StoredExperience):
+            raise ConfigError(
+                f"data.experience is {type(self.experience).__name__}, whose rows cannot be saved: "
+                "set actor_learner.checkpoint_replay to false"
             )
         return self.experience
 
@@ -209,7 +219,8 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
 
     def _may_insert(self) -> bool:
         # A limiter that is satisfied with too few rows for one complete window must not starve it.
-        return self.limiter.can_insert() or not self.experience.can_draw()
+        can_insert = self.limiter.can_insert() and self.experience.has_room()
+        return can_insert or not self.experience.can_draw()
 
     def _can_sample(self) -> bool:
         return (

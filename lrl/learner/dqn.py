@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 
 _NOT_CALLED = ("training_step", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step")
 """Methods that are not called where a training step makes several updates."""
+_TARGET_PERIOD = 25
 _DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
 
 
@@ -93,7 +94,7 @@ class DQN(L.LightningModule):
         optimizer: Callable[[Any], torch.optim.Optimizer] = _DEFAULT_OPTIMIZER,
         lr_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
         | None = None,
-        target_update_period_learner_steps: int = 25,
+        target_update_period_learner_steps: int = _TARGET_PERIOD,
         target_update_tau: float = 1.0,
         gradient_clip_norm: float | None = None,
         updates_per_step: int = 1,
@@ -117,6 +118,7 @@ class DQN(L.LightningModule):
         bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap", BootstrapRule)
         with blamed_on("model.bootstrap"):
             self.bootstrap: BootstrapRule = bootstrap_recipe()
+        self._check_target()
         self.updater: Updater = EagerUpdater(self)
         self.automatic_optimization = updates_per_step == 1
         self.env_spec = EnvSpec.of(env_spec) if isinstance(env_spec, Mapping) else env_spec
@@ -168,6 +170,21 @@ class DQN(L.LightningModule):
                     f"model.updates_per_step is {updates}, but {type(self).__name__} has a "
                     f"{method} of its own, which would not be called: set it to 1, or override "
                     "compute_loss only"
+                )
+
+    def _check_target(self) -> None:
+        settings = {
+            "target_update_period_learner_steps": (
+                self.target_update_period_learner_steps, _TARGET_PERIOD
+            ),
+            "target_update_tau": (self.target_update_tau, 1.0),
+        }  # fmt: skip
+        for name, (value, default) in settings.items():
+            if value != default and not self.bootstrap.bootstraps:
+                raise ConfigError(
+                    f"model.{name} is {value}, but model.bootstrap "
+                    f"{type(self.bootstrap).__name__} asks no target network, so that it would do "
+                    "nothing: leave it out"
                 )
 
     @property
@@ -299,12 +316,17 @@ class DQN(L.LightningModule):
                 whose observations the networks have been through already.
             next_values: What the target network says of them.
         """
+        values = None
+        if not self.bootstrap.bootstraps:
+            values = self.online(batch.observation, batch.memory)
+            next_values = NextValues(values, self.online.head.expected_values(values))
         with torch.no_grad():
             if self.bootstrap.needs_online_next_q:
                 next_q = self.online.q_values(batch.next_observation, batch.next_memory)
                 next_values = next_values._replace(online_next_q=next_q)
             target = branched_target(self.bootstrap, batch, next_values, self._action)
-        values = self.online(batch.observation, batch.memory)
+        if values is None:
+            values = self.online(batch.observation, batch.memory)
         td = branched_loss(self.online.head, values, batch.action, target, self._action)
         return Losses((batch.weights * td.loss).mean(), td)  # importance weights act here only
 
@@ -373,7 +395,8 @@ class DQN(L.LightningModule):
 
     def move_target(self, learner_step: int) -> None:
         """Update the target network if its period ends with this learner step."""
-        if learner_step % self.target_update_period_learner_steps == 0:
+        is_due = learner_step % self.target_update_period_learner_steps == 0
+        if is_due and self.bootstrap.bootstraps:  # else nobody asks it
             self.update_target()
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import lightning as L
@@ -11,7 +12,13 @@ from lrl.actors.config import ActorConfig
 from lrl.inference.config import InferenceConfig
 from lrl.parts.devices import usable_device
 from lrl.preflight.callbacks import SyncsWeights, parts_of
-from lrl.replay import RateLimiterConfig, ReplayConfig, SequenceConfig
+from lrl.replay import (
+    Experience,
+    RateLimiterConfig,
+    ReplayConfig,
+    Rollouts,
+    SequenceConfig,
+)
 from lrl.types import ConfigError
 
 _OF_RINGS = ("chunk_rows", "chunks_per_actor", "start_method")
@@ -152,4 +159,45 @@ def check_sequences(
             f"replay.sequences.eta is {sequences.eta}, but replay.sampler draws without "
             "priorities, so that it would do nothing: leave it out, or set the sampler to "
             "lrl.replay.PrioritizedSampler"
+        )
+
+
+def check_experience(
+    experience: Experience, rate: RateLimiterConfig, rule: Any, updates_per_step: int
+) -> None:
+    """Check that what is learnt from fits the bootstrap rule, and that one of two sets the pace.
+
+    Args:
+        experience: What is learnt from.
+        rate: The ratio of learning to acting, where experience does not decide.
+        rule: The agent's bootstrap rule; None if the agent is none of lrl's.
+        updates_per_step: Batches of one training step.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    name = type(experience).__name__
+    if rule is not None and experience.gives_returns and rule.bootstraps:
+        raise ConfigError(
+            f"data.experience {name} gives whole returns, but model.bootstrap "
+            f"{type(rule).__name__} would look for next observations: set it to "
+            "lrl.learner.NoBootstrap"
+        )
+    if rule is not None and not (experience.gives_returns or rule.bootstraps):
+        raise ConfigError(
+            f"model.bootstrap {type(rule).__name__} takes rewards for whole returns, but those of "
+            f"{name} are not: set it to lrl.learner.MaxBootstrap, or data.experience to "
+            "lrl.replay.Rollouts"
+        )
+    unlimited = replace(rate, max_learner_steps_per_second=None)
+    if experience.sets_pace and unlimited != RateLimiterConfig():
+        raise ConfigError(
+            f"data.experience {name} says by itself when to act and when to learn, so that "
+            "data.rate would do nothing (but for max_learner_steps_per_second): leave it out"
+        )
+    if isinstance(experience, Rollouts) and experience.batches_per_rollout % updates_per_step:
+        raise ConfigError(
+            f"model.updates_per_step is {updates_per_step}, which does not divide the "
+            f"{experience.batches_per_rollout} batches of a rollout (experience.num_minibatches x "
+            "epochs), so that some updates would wait for the next one: set it to 1, for example"
         )

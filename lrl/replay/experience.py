@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from lrl.replay.streams import Streams
 from lrl.types import AnyBatch, Rows
 
 
@@ -22,12 +23,19 @@ class Experience(ABC):
         env_steps: STEP rows that came in over the whole run, earlier sessions included.
         needs_priorities: Whether `learnt` wants to be called.
         draws_independently: Whether several batches may be drawn at once before any is learnt from.
+        sets_pace: Whether it says by itself when to act and when to learn (`has_room`, `can_draw`):
+            then there is no ratio of both.
+        needs_values: Whether it learns from the values that the policy saw: rows then hold them.
+        gives_returns: Whether the rewards of its batches are whole returns (`NoBootstrap`).
     """
 
     batch_size: int
     env_steps: int = 0
     needs_priorities: bool = False
     draws_independently: bool = True
+    sets_pace: bool = False
+    needs_values: bool = False
+    gives_returns: bool = False
 
     @abstractmethod
     def add(self, rows: Rows) -> None:
@@ -53,6 +61,10 @@ class Experience(ABC):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`, before the first batch."""
 
+    def has_room(self) -> bool:
+        """Tell whether rows should come while there are batches; without any they always may."""
+        return True
+
     def anneal(self, learner_step: int) -> None:  # noqa: B027 (nothing to do for most)
         """Change what changes with learner steps; called before each draw."""
 
@@ -77,3 +89,22 @@ class Experience(ABC):
     def fill(self) -> float:
         """Share of its room that holds rows."""
         return 0.0
+
+
+class StoredExperience(Experience):
+    """Experience whose rows lie in streams: `actor_learner.checkpoint_replay` can save it.
+
+    Attributes:
+        streams: The rows.
+    """
+
+    streams: Streams
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return what must be the same where saved rows are restored."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows take."""
+        return self.streams.nbytes

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lrl.parts.devices import usable_device
 from lrl.processes.memory import available_bytes, format_bytes
-from lrl.replay.experience import Experience
+from lrl.replay.experience import StoredExperience
 from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
 from lrl.replay.sequences import SequenceConfig, Sequences
 from lrl.replay.streams import Streams, keys_without
@@ -19,7 +19,7 @@ from lrl.schedules import Schedule, ends_of, value_at
 from lrl.types import AnyBatch, ConfigError, EnvSpec, Rows
 
 
-class Replay(Experience):
+class Replay(StoredExperience):
     """Keeps the newest rows of every stream; n-step transitions are built when they are sampled.
 
     Created by the datamodule; fed and sampled by the dataset, in the learner process. It never
@@ -257,11 +257,6 @@ class Replay(Experience):
     def fill(self) -> float:
         """Share of the capacity that holds rows of any kind."""
         return self.streams.num_rows / self.capacity
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of storage."""
-        return self.streams.nbytes
 
     def __len__(self) -> int:
         """Return the number of STEP rows stored now."""

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lrl.parts.device_copies import to_device
 from lrl.processes.memory import format_bytes
-from lrl.replay.device_copies import to_device
 from lrl.types import ConfigError, EnvSpec, RowKind, Rows
 
 # A row's flags in one byte, made so that one comparison tells the kind: 0 is a STEP row on which

@@ -124,7 +124,24 @@ def test_types_of_the_columns():
     }  # fmt: skip
     assert sink.column("kind") == [PREFIX, STEP, BOUNDARY, PREFIX]
     for row in sink.streams[0]:
-        assert {name: column.dtype.type for name, column in row.columns().items()} == dtypes
+        seen = {} if row.kind == PREFIX else {"value": np.float32}  # by the policy
+        found = {name: column.dtype.type for name, column in row.columns().items()}
+        assert found == dtypes | seen
+
+
+def test_rows_hold_the_value_of_the_best_allowed_action():
+    envs = make_envs(EnvConfig("lrl/Masked-v0", action_masks=True), 1, training=True)
+    sink, asked = ListSink(), []
+
+    def values(observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        assert envs.action_mask is not None
+        asked.append(float(len(asked)))
+        return np.where(envs.action_mask, asked[-1], 1e6).astype(np.float32)
+
+    actor = Actor(envs, FunctionPolicy(values), GREEDY, sink, ActorSlot(0))
+    while BOUNDARY not in sink.column("kind"):
+        actor.step()
+    assert [row.columns()["value"].item() for row in sink.streams[0]] == asked
 
 
 def test_first_stacks_come_oldest_frame_first():

@@ -9,6 +9,8 @@ from lrl.learner.bootstrap import (
     DoubleBootstrap,
     MaxBootstrap,
     MunchausenBootstrap,
+    NextValues,
+    NoBootstrap,
     ask_target,
 )
 from lrl.networks import QNetwork, ScalarHead
@@ -124,3 +126,18 @@ def test_with_equal_networks_both_agents_have_the_same_loss(tiny_spec: EnvSpec):
 def test_settings_out_of_range(settings: dict[str, float], message: str):
     with pytest.raises(ConfigError, match=message):
         MunchausenBootstrap(**settings)
+
+
+def test_without_bootstrapping_the_reward_is_the_target_and_nobody_is_asked():
+    poisoned = network([[torch.nan, torch.nan]] * 2)
+    assert ask_target(NoBootstrap(), poisoned, batch(), batch()) == [NextValues(None)] * 2
+    agent = linear_dqn(EnvSpec.box((2,), "float32", 2), bootstrap=NoBootstrap)
+    set_weights(agent.online, [[1.0, 2.0], [3.0, 4.0]])
+    agent.target.load_state_dict(poisoned.state_dict())
+    made = Batch(**{**vars(batch()), "next_observation": None})
+    losses = agent.updater.losses(made)
+    assert losses.td.target.tolist() == [0.5, -0.5]
+    assert losses.td.prediction.tolist() == [3.0, 2.0]  # of actions 1 and 0
+    assert losses.loss.item() == 2.0  # Huber's, of errors of 2.5
+    agent.move_target(0)
+    assert agent.target(made.observation).isnan().all()  # it is not moved either

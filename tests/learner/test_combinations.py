@@ -15,7 +15,13 @@ import torch
 from helpers.tiny_networks import random_batch
 from torch import Tensor
 
-from lrl.learner import BootstrapRule, DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
+from lrl.learner import (
+    BootstrapRule,
+    DoubleBootstrap,
+    MaxBootstrap,
+    MunchausenBootstrap,
+    NoBootstrap,
+)
 from lrl.learner.dqn import DQN
 from lrl.networks import (
     CategoricalHead,
@@ -196,6 +202,18 @@ def test_cold_munchausen_without_its_bonus_equals_max(
     result, expected = step(munchausen, batch), step(plain, batch)
     for name in ("loss", "priorities"):
         torch.testing.assert_close(result[name], expected[name], rtol=1e-5, atol=1e-5)
+
+
+@every_max_combination
+def test_without_bootstrapping_every_head_learns_the_rewards(
+    combination: Combination, tiny_spec: EnvSpec
+):
+    agent = combination._replace(rule=NoBootstrap).build(tiny_spec)
+    batch = replace(random_batch(), next_observation=None, discount=torch.zeros(8))
+    losses = agent.updater.losses(batch)
+    torch.testing.assert_close(losses.td.target, batch.reward)
+    losses.loss.backward()
+    assert all(parameter.grad is not None for parameter in agent.online.parameters())
 
 
 @every_combination

@@ -20,8 +20,8 @@ from helpers.training_runs import (
 from benchmark.parts.replay import ATARI, NUM_STREAMS, make_chunk
 from lrl import ActorLearnerCallback, ReplayConfig
 from lrl.callbacks import PriorityUpdate, WeightSync
+from lrl.parts.device_copies import HostCopy, to_device
 from lrl.replay import PrioritizedSampler, Replay
-from lrl.replay.device_copies import HostCopy, to_device
 
 pytestmark = quiet
 

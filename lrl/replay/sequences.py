@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lrl.functional.returns import n_step_return
-from lrl.replay.device_copies import to_device
+from lrl.parts.device_copies import to_device
 from lrl.replay.streams import (
     BOUNDARY_FLAGS,
     GAP_FLAGS,

@@ -12,7 +12,7 @@ from lrl.envs.protocols import PROTOCOLS, AtariConfig, Protocol
 from lrl.envs.restorable import RestorableEnvs
 from lrl.envs.toy import register_toys
 from lrl.envs.vector import EnvStep, StreamEnvs
-from lrl.envs.wrappers import ChannelsFirst, Discretize, JointActions, Luminance
+from lrl.envs.wrappers import ChannelsFirst, Discretize, JointActions, KeepEntries, Luminance
 
 __all__ = [
     "PROTOCOLS",
@@ -23,6 +23,7 @@ __all__ = [
     "EnvKind",
     "EnvStep",
     "JointActions",
+    "KeepEntries",
     "Luminance",
     "Protocol",
     "RenderedEnv",

@@ -7,6 +7,7 @@
 | `lrl/Catch-v0` | credit for early moves, images | uint8 image |
 | `lrl/Masked-v0` | action masks, in acting and in targets | one-hot float32 |
 | `lrl/Dials-v0` | the right choice in each of two branches at once | one-hot float32 |
+| `lrl/Recall-v0` | a memory | one-hot float32 |
 | `lrl/Ledger-v0` | nothing to learn: see `lrl.testing` | uint8 image |
 
 Every instance has an `optimal_return`: the undiscounted return of the best policy.
@@ -276,8 +277,46 @@ class Dials(gymnasium.Env):
         return {"action_mask": self.mask(self._opened, self._sizes)} if self._masks else {}
 
 
+class Recall(gymnasium.Env):
+    """Name a cue that was shown at the start of the episode, when it is asked for at the end.
+
+    Until then nothing is shown, and what is done does not matter. Who has forgotten the cue gets
+    1 / cues on average.
+
+    Args:
+        cues: Cues, and actions.
+        delay: Environment steps from the cue to the question; an episode has one more.
+        truncate: The end of an episode is a truncation, else a termination.
+    """
+
+    optimal_return = 1.0
+
+    def __init__(self, cues: int = 4, delay: int = 20, truncate: bool = False) -> None:
+        self.observation_space = Box(0.0, 1.0, (cues + 1,), np.float32)
+        self.action_space = Discrete(cues)
+        self._cues, self._delay, self._truncate = cues, delay, truncate
+        self._cue = self._time = 0
+
+    @override
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self._cue, self._time = int(self.np_random.integers(self._cues)), 0
+        return _one_hot(self._cue, self._cues + 1), {}
+
+    @override
+    def step(self, action: int):
+        is_asked = self._time == self._delay
+        self._time += 1
+        asks = self._time == self._delay
+        observation = np.zeros(self._cues + 1, np.float32)
+        observation[-1] = asks
+        reward = float(is_asked and action == self._cue)
+        ends = is_asked and not self._truncate, is_asked and self._truncate
+        return observation, reward, *ends, {}
+
+
 def _one_hot(index: int, size: int) -> npt.NDArray[np.float32]:
     return np.eye(size, dtype=np.float32)[index]
 
 
-_TOYS = (Identity, Chain, Catch, Masked, Dials)
+_TOYS = (Identity, Chain, Catch, Masked, Dials, Recall)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from math import prod
 from typing import Any, SupportsFloat
@@ -39,6 +40,39 @@ class ChannelsFirst(gymnasium.ObservationWrapper):
     @override
     def observation(self, observation: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         return np.moveaxis(observation, -1, 0)
+
+
+class KeepEntries(gymnasium.ObservationWrapper):
+    """Keep some entries of an observation and hide the others.
+
+    Positions without velocities make an environment that only an agent with a memory can play well
+    (`configs/cartpole_masked.yaml`).
+
+    Args:
+        env: Has Box observations of one axis.
+        entries: Numbers of the entries that are kept, counted from 0.
+    """
+
+    def __init__(self, env: gymnasium.Env, entries: Sequence[int]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ConfigError(
+                f"env.wrappers: KeepEntries needs Box observations of one axis, not {space}: leave "
+                "it out."
+            )
+        self._entries = list(entries)
+        if not self._entries or not all(0 <= each < space.shape[0] for each in self._entries):
+            raise ConfigError(
+                f"env.wrappers: KeepEntries.entries is {self._entries}, but observations have the "
+                f"entries 0 to {space.shape[0] - 1}: name at least one of them"
+            )
+        low, high = (bound[self._entries] for bound in (space.low, space.high))
+        self.observation_space = Box(low, high, dtype=space.dtype.type)
+
+    @override
+    def observation(self, observation: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return observation[self._entries]
 
 
 class Luminance(gymnasium.ObservationWrapper):

@@ -18,7 +18,7 @@ from torch import Tensor
 from lrl import DQN, ActorLearnerCallback, ReplayConfig
 from lrl.callbacks import NonFiniteGuard, NonFiniteLossError, PriorityUpdate, guard
 from lrl.networks import GRUCore, MLPEncoder
-from lrl.replay import PrioritizedSampler
+from lrl.replay import PrioritizedSampler, SequenceConfig
 from lrl.types import Batch
 
 pytestmark = [*quiet, *quiet_commands, pytest.mark.usefixtures("janitor")]
@@ -123,6 +123,22 @@ def test_a_batch_with_memory_is_written_by_its_columns(tmp_path):
     path = run.folder / "batch_at_learner_step_25_rank_0.pt"
     batch = torch.load(path, weights_only=True)["batch"]
     assert batch["memory.hidden"].shape == batch["next_memory.hidden"].shape == (8, 5)
+
+
+def test_sequences_are_written_as_they_were_drawn(tmp_path):
+    """The guilty sequence first, though its loss is that of many rows."""
+    module = Diverging(core=functools.partial(GRUCore, hidden_size=5))
+    replay = ReplayConfig(2000, batch_size=8, n_step=2, sequences=SequenceConfig(4, 2, 3))
+    run = make_run(tmp_path, module=module, data=small_data(replay=replay), max_steps=40)
+    with pytest.raises(NonFiniteLossError, match="its batch is in"):
+        run.fit()
+    content = torch.load(run.folder / "batch_at_learner_step_25_rank_0.pt", weights_only=True)
+    assert torch.isnan(content["row_loss"]).tolist() == [True] + 7 * [False]
+    batch = content["batch"]
+    assert batch["kind"].shape == (8, 3 + 4 + 2)
+    assert batch["frame"].shape == (8, 9, 4)
+    assert batch["memory.hidden"].shape == (8, 5)
+    assert torch.isnan(batch["reward"]).all(dim=1).tolist() == [True] + 7 * [False]
 
 
 def test_gradients_that_are_not_finite_never_reach_the_weights(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lrl.envs import EnvConfig, make_envs
-from lrl.envs.toy import Catch, Chain, Dials, Identity, Masked
+from lrl.envs.toy import Catch, Chain, Dials, Identity, Masked, Recall
 
 
 def play(env, policy, episodes=20):
@@ -55,6 +55,23 @@ def test_chain_of_any_length(length):
 
 def test_chain_reaching_the_end_with_the_last_move_is_no_truncation():
     assert play(Chain(6, max_moves=5), lambda _: 1, 1) == [(pytest.approx(0.6), 5, True, False)]
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_recall_pays_for_the_cue_that_only_the_first_observation_shows(truncate):
+    env, cue, seen = Recall(cues=3, delay=4, truncate=truncate), [0], []
+
+    def remembering(observation):
+        seen.append(observation.tolist())
+        if observation[:-1].any():
+            cue[0] = int(observation.argmax())
+        return cue[0]
+
+    assert play(env, remembering) == [(1.0, 5, not truncate, truncate)] * 20
+    assert env.optimal_return == 1.0
+    assert seen[1:5] == [[0, 0, 0, 0]] * 3 + [[0, 0, 0, 1]]
+    assert {tuple(first) for first in seen[::5]} == {(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0)}
+    assert np.mean([result[0] for result in play(env, lambda _: 0, 60)]) < 0.6
 
 
 def test_catch_can_always_be_won_and_not_by_standing_still():

@@ -3,7 +3,15 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from lrl.envs import ChannelsFirst, EnvConfig, Luminance, WrapperConfig, make_envs, make_spec
+from lrl.envs import (
+    ChannelsFirst,
+    EnvConfig,
+    KeepEntries,
+    Luminance,
+    WrapperConfig,
+    make_envs,
+    make_spec,
+)
 from lrl.types import ConfigError, EnvSpec
 
 
@@ -53,6 +61,33 @@ def test_it_works_from_the_settings():
     np.testing.assert_array_equal(wrapped.reset([5])[0], plain.reset([5])[0].T)
     first = wrapped.step([1]).observation
     np.testing.assert_array_equal(first[0], plain.step([1]).observation[0].T)
+
+
+def test_entries_are_kept_and_the_others_hidden():
+    wrapper = WrapperConfig("lrl.envs.KeepEntries", {"entries": [0, 2]})
+    config = EnvConfig("CartPole-v1", wrappers=[wrapper])
+    assert make_spec(config) == EnvSpec.box((2,), "float32", 2)
+    hidden, whole = (make_envs(c, 1, training=True) for c in (config, EnvConfig("CartPole-v1")))
+    np.testing.assert_array_equal(hidden.reset([5])[0], whole.reset([5])[0][[0, 2]])
+    env = KeepEntries(Board(Box(np.arange(3.0), np.arange(3.0) + 9, dtype=np.float64)), [2, 0])
+    assert env.observation_space == Box(
+        np.array([2.0, 0.0]), np.array([11.0, 9.0]), dtype=np.float64
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "entries", "message"),
+    [
+        (Discrete(3), [0], "needs Box observations of one axis"),
+        (Box(0, 1, (2, 2)), [0], "needs Box observations of one axis"),
+        (Box(0, 1, (2,)), [2], "entries is .2., but observations have the entries 0 to 1"),
+        (Box(0, 1, (2,)), [-1], "entries is .-1., but"),
+        (Box(0, 1, (2,)), [], "entries is .., but"),
+    ],
+)
+def test_entries_that_do_not_exist_are_refused(space, entries, message):
+    with pytest.raises(ConfigError, match=rf"env\.wrappers: KeepEntries.*{message}"):
+        KeepEntries(Board(space), entries)
 
 
 class Flag(gymnasium.Env):

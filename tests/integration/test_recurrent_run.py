@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 from helpers.exact_runs import assert_same, outcome, saving_run
-from helpers.recall_env import RECALL
 from helpers.training_runs import (
     AfterEachStep,
     Run,
+    actor_processes,
     background,
     make_run,
     quiet,
@@ -35,17 +37,19 @@ from lrl import (
     InferenceConfig,
     RateLimiterConfig,
     ReplayConfig,
+    SequenceConfig,
 )
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.policy import NetworkPolicy
 from lrl.evaluation.episodes import run_episodes
 from lrl.learner import DoubleBootstrap, MunchausenBootstrap
 from lrl.learner.agent import load_agent
-from lrl.networks import GRUCore
+from lrl.networks import GRUCore, LSTMCore
 from lrl.networks.q_network import read_vector
+from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
 from lrl.transport import WeightStore
-from lrl.types import RowKind, Rows
+from lrl.types import ConfigError, RowKind, Rows
 
 pytestmark = quiet
 HIDDEN = 7
@@ -56,9 +60,10 @@ def recurrent_agent(**settings: Any) -> DQN:
     return small_agent(**{"core": core, **settings})
 
 
-def recall_data(truncate: bool = True, **settings: Any) -> Any:
+def recall_data(truncate: bool = True, delay: int = 2, **settings: Any) -> Any:
     """Truncated episodes: targets look at the memory of BOUNDARY rows."""
-    return small_data(env=EnvConfig(RECALL, {"truncate": truncate}), **settings)
+    kwargs = {"cues": 3, "delay": delay, "truncate": truncate}
+    return small_data(env=EnvConfig("lrl/Recall-v0", kwargs), **settings)
 
 
 @pytest.fixture
@@ -131,9 +136,56 @@ def test_batches_hold_what_the_policy_remembered_bit_for_bit(
     assert run.module.env_spec == run.data.env_spec
 
 
+SEQUENCES = SequenceConfig(length=6, overlap=3, burn_in=4)
+MODES = {
+    "synchronous": {"actors": ActorConfig(0, 2)},
+    "asynchronous": {"actors": background(2, 2)},
+    "central": {"actors": background(2, 2), "inference": InferenceConfig(groups_per_actor=2)},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("updates", [1, 5])
+def test_sequences_hold_the_rows_as_they_came(tmp_path, received, mode, updates):
+    """With what the policy remembered at the first of them, wherever it acts."""
+    batches: list[Any] = []
+    replay = ReplayConfig(2000, 8, n_step=2, sampler=PrioritizedSampler, sequences=SEQUENCES)
+    make_run(
+        tmp_path,
+        ActorLearnerCallback(5, 0, 0),
+        AfterEachStep(lambda trainer, batch: batches.extend(batch if updates > 1 else [batch])),
+        module=recurrent_agent(bootstrap=DoubleBootstrap, updates_per_step=updates),
+        data=recall_data(replay=replay, **MODES[mode]),
+        max_steps=30,
+    ).fit()
+    streams, ends, time = streams_of(received), 0, 4 + 6 + 2
+    assert len(batches) == 30
+    for batch in batches:
+        assert batch.kind.shape == (8, time)
+        for index, (stream, number) in enumerate(batch.keys.tolist()):
+            rows = streams[stream][number : number + time]
+            assert batch.kind[index].tolist() == [row["kind"] for row in rows]
+            frames = np.stack([row["frame"] for row in rows])
+            np.testing.assert_array_equal(batch.observation[index], frames)
+            np.testing.assert_array_equal(batch.action[index], [r["action"] for r in rows[4:10]])
+            hidden = batch.memory["hidden"][index]
+            np.testing.assert_array_equal(hidden, rows[0]["memory.hidden"])
+            ends += int(hidden.any())
+    assert ends > 100
+
+
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("inference", [None, InferenceConfig(groups_per_actor=2)])
-def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference):
-    """Each row's memory follows from the row before it, by the weights of that row's version."""
+def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference, is_killed):
+    """Each row's memory follows from the row before it, by the weights of that row's version.
+
+    An actor that takes the place of a killed one remembers nothing of it.
+    """
+
+    def kill(trainer: L.Trainer, batch: Any) -> None:
+        if is_killed and trainer.global_step == 50:
+            os.kill(actor_processes()[0].pid, signal.SIGKILL)
+
     weights: dict[int, torch.Tensor] = {}
     publish = WeightStore.publish
 
@@ -145,17 +197,21 @@ def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference):
     run = make_run(
         tmp_path,
         ActorLearnerCallback(5, 0, 0),
+        AfterEachStep(kill),
         module=recurrent_agent(),
         data=recall_data(actors=background(2, 2), inference=inference),
-        max_steps=100,
+        max_steps=600 if is_killed else 100,
     ).fit()
     networks: dict[int, Any] = {}
     for version, vector in weights.items():
         networks[version] = run.module.network_recipe.build()
         read_vector(networks[version], vector)
-    seen = versions = 0
+    seen = versions = restarts = 0
     for stream in streams_of(received).values():
         for row, after in itertools.pairwise(stream):
+            if after["kind"] == RowKind.GAP:
+                restarts += 1
+                continue
             hidden = torch.from_numpy(row["memory.hidden"])[None]
             expected = torch.zeros_like(hidden)
             if row["kind"] == RowKind.STEP:
@@ -163,8 +219,7 @@ def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference):
                 frame = torch.from_numpy(row["frame"])[None]
                 expected = network.core(network.encoder(frame), {"hidden": hidden})[0].detach()
                 seen += 1
-            else:
-                assert row["kind"] == RowKind.BOUNDARY
+            elif row["kind"] == RowKind.BOUNDARY:
                 assert hidden.any()
             np.testing.assert_allclose(
                 after["memory.hidden"], expected[0].numpy(), rtol=1e-4, atol=1e-6
@@ -172,25 +227,38 @@ def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference):
             versions = max(versions, int(row["policy_version"]))
     assert seen > 100
     assert versions > 5
+    assert restarts == 2 * is_killed  # the environments of one actor
 
 
-def recall(folder: Path, *, max_steps: int, seed: int = 0, **settings: Any) -> Run:
+def recall(folder: Path, *, max_steps: int, seed: int = 0, **replay: Any) -> Run:
     L.seed_everything(seed, verbose=False)
-    data = recall_data(
-        replay=ReplayConfig(capacity=300, batch_size=16, n_step=2), seed=seed, **settings
-    )
-    return saving_run(folder, recurrent_agent(), data, max_steps=max_steps, evaluate=25)
+    data = recall_data(replay=ReplayConfig(300, batch_size=16, n_step=2, **replay), seed=seed)
+    core = functools.partial(LSTMCore if replay else GRUCore, hidden_size=HIDDEN)
+    agent = recurrent_agent(core=core)
+    return saving_run(folder, agent, data, max_steps=max_steps, evaluate=25)
 
 
-def test_an_interrupted_run_equals_one_that_was_not(tmp_path):
-    expected = outcome(recall(tmp_path, max_steps=60).fit())
+@pytest.mark.parametrize(
+    "replay",
+    [{}, {"sequences": SEQUENCES}, {"sequences": SEQUENCES, "sampler": PrioritizedSampler}],
+)
+def test_an_interrupted_run_equals_one_that_was_not(tmp_path, replay):
+    expected = outcome(recall(tmp_path, max_steps=60, **replay).fit())
     assert expected["pool"]["memory"]["hidden"].any()
-    first = recall(tmp_path, max_steps=31).fit()
-    second = recall(tmp_path, max_steps=60, seed=7).fit(first.checkpoint("last"))
+    first = recall(tmp_path, max_steps=31, **replay).fit()
+    second = recall(tmp_path, max_steps=60, seed=7, **replay).fit(first.checkpoint("last"))
     assert_same(outcome(second), expected)
 
 
-def trained(folder: Path, steps: int, **agent: Any) -> Run:
+def test_a_saved_replay_is_of_its_own_sequences(tmp_path, caplog):
+    first = recall(tmp_path, max_steps=31, sequences=SEQUENCES).fit()
+    other = SequenceConfig(length=8, overlap=3, burn_in=4)
+    recall(tmp_path, max_steps=35, sequences=other).fit(first.checkpoint("last"))
+    assert "is left out, and filled to its minimum again" in caplog.text
+    assert "replay.sequences.length was 6 and is 8" in caplog.text
+
+
+def trained(folder: Path, steps: int, delay: int = 2, replay: Any = None, **agent: Any) -> Run:
     L.seed_everything(0, verbose=False)
     module = recurrent_agent(
         **{
@@ -202,9 +270,10 @@ def trained(folder: Path, steps: int, **agent: Any) -> Run:
     )
     data = recall_data(
         truncate=False,
+        delay=delay,
         actors=ActorConfig(num_actors=0, envs_per_actor=8),
         exploration=EpsilonGreedy(Linear(1.0, 0.1, 3000)),
-        replay=ReplayConfig(capacity=3000, batch_size=64, n_step=1, gamma=0.9),
+        replay=replay or ReplayConfig(capacity=3000, batch_size=64, n_step=1, gamma=0.9),
         rate=RateLimiterConfig(samples_per_insert=8.0, warm_up_env_steps=500),
         evaluation=EvaluationConfig(episodes=50),
     )
@@ -226,3 +295,10 @@ def test_it_recalls_what_it_has_seen(tmp_path):
 
 def test_without_memory_there_is_nothing_to_recall(tmp_path):
     assert trained(tmp_path, 400, core=None).callback.best_model_score < 0.6
+
+
+def test_sequences_teach_it_to_remember_for_longer(tmp_path):
+    """With single transitions it would have to learn what to remember from one step to the next."""
+    sequences = SequenceConfig(length=24, overlap=12, burn_in=0)
+    replay = ReplayConfig(3000, batch_size=8, n_step=1, gamma=0.9, sequences=sequences)
+    assert trained(tmp_path, 600, delay=10, replay=replay).callback.best_model_score == 1.0

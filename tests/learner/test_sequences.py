@@ -28,7 +28,7 @@ from lrl.networks import (
 )
 from lrl.networks.heads import TDLoss
 from lrl.replay import PrioritizedSampler, Replay, SequenceConfig
-from lrl.types import EnvSpec, RowKind, Rows, SequenceBatch
+from lrl.types import ActionSpec, Column, EnvSpec, RowKind, Rows, SequenceBatch
 
 EPSILON, GAMMA, N_STEP, ETA, HIDDEN = 0.01, 0.9, 3, 0.7, 6
 CONFIG = SequenceConfig(length=7, overlap=4, burn_in=3, eta=ETA)
@@ -211,9 +211,30 @@ def test_without_a_core_it_is_the_loss_of_single_transitions(
     made = transitions_of(sequences, agent.online)
     assert torch.equal(made.keys, transitions.keys)
     torch.testing.assert_close(
-        batch_statistics(made, agent.online, found[1]),
-        batch_statistics(transitions, agent.online, found[1]),
+        batch_statistics(made, agent.online, found[1], agent.env_spec.action),
+        batch_statistics(transitions, agent.online, found[1], agent.env_spec.action),
     )
+
+
+def test_an_action_may_be_a_choice_in_each_of_several_branches():
+    spec = EnvSpec({"": Column("float32", (2,))}, ActionSpec((2, 3)))
+    agent: Any = DQN(ENCODER, env_spec=spec)
+    agent.target.load_state_dict(agent.network_recipe.build().state_dict())
+    rng, count, losses = np.random.default_rng(0), 30, []
+    rows = Rows(
+        stream=np.zeros(count, np.int32), kind=np.zeros(count, np.uint8),
+        frame=rng.normal(0, 1, (count, 2)).astype(np.float32),
+        action=rng.integers(2, size=(count, 2)).astype(np.int32),
+        reward=rng.normal(0, 1, count).astype(np.float32), terminated=np.zeros(count, bool),
+        truncated=np.zeros(count, bool), policy_version=np.zeros(count, np.int64),
+    )  # fmt: skip
+    keys = np.array([[0, number] for number in range(8, 16)])
+    for cut, wanted in ((SequenceConfig(8, 0, 0), keys[:1]), (None, keys)):
+        replay = Replay(spec, 100, 1, n_step=N_STEP, sequences=cut)
+        replay.add(rows)
+        batch = replay._windows.batch(wanted, np.ones(len(wanted), np.float32))
+        losses.append(agent.updater.losses(batch).loss)
+    torch.testing.assert_close(*losses)
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -15,10 +15,13 @@ from lrl import (
     InferenceConfig,
     RateLimiterConfig,
     ReplayConfig,
+    SequenceConfig,
 )
 from lrl.callbacks import WeightSync
 from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
+from lrl.networks import GRUCore
 from lrl.preflight.settings import check_inference, check_warm_up
+from lrl.replay import PrioritizedSampler
 
 pytestmark = quiet
 
@@ -118,3 +121,32 @@ def test_a_warm_up_must_fit_into_the_replay():
     check_warm_up(rate, ReplayConfig(1000))
     with pytest.raises(ConfigError, match=r"rate.warm_up_env_steps is 1000, .* only 999"):
         check_warm_up(rate, ReplayConfig(999))
+
+
+CORE = {"core": GRUCore}
+
+
+@pytest.mark.parametrize(
+    ("sequences", "agent", "message"),
+    [
+        ({}, {}, r"sequences\.burn_in is 40, but without model\.core nothing is remembered"),
+        ({"burn_in": 0, "memory": "zero"}, {}, r"sequences\.memory is zero, but without model"),
+        ({"eta": 0.5}, CORE, r"sequences\.eta is 0\.5, but replay\.sampler draws without"),
+        ({}, {**CORE, "compile_loss": True}, r"compile_loss is true, but replay\.sequences are"),
+    ],
+)
+def test_settings_of_sequences_that_do_nothing_are_refused(tmp_path, sequences, agent, message):
+    replay = ReplayConfig(2000, batch_size=8, sequences=SequenceConfig(**sequences))
+    run = make_run(tmp_path, module=small_agent(**agent), data=small_data(replay=replay))
+    with pytest.raises(ConfigError, match=message):
+        run.fit()
+
+
+@pytest.mark.parametrize("agent", [{}, CORE])
+def test_sequences_and_a_core_go_with_and_without_each_other(tmp_path, agent):
+    sequences = SequenceConfig(4, 2, 3 if agent else 0, eta=0.5)
+    replay = ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler, sequences=sequences)
+    data = small_data(replay=replay)
+    run = make_run(tmp_path, module=small_agent(**agent), data=data, max_steps=10).fit()
+    assert run.trainer.global_step == 10
+    assert data.dataset.limiter.state_dict()["sampled"] == 10 * 8 * 4

@@ -49,7 +49,7 @@ from lrl.networks.q_network import read_vector
 from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
 from lrl.transport import WeightStore
-from lrl.types import ConfigError, RowKind, Rows
+from lrl.types import RowKind, Rows
 
 pytestmark = quiet
 HIDDEN = 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -47,8 +47,14 @@ class BehaviourPolicy(Protocol):
         """
         ...
 
+    @property
+    def memory(self) -> Mapping[str, Column]:
+        """What it remembers from step to step, a column for each value; empty if nothing."""
+        return {}
+
     def begin(self, num_envs: int) -> Memory | None:
         """Return what is remembered where an episode begins, one row for each environment."""
+        return {name: column.filled(num_envs) for name, column in self.memory.items()} or None
 
     def prefetch(self, observation: Observation, memory: Memory | None = None) -> None:
         """Begin to compute what the next call, with the same arrays, will return; or do nothing."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import override
 
 from lrl.actors.actor import BehaviourPolicy, Decision
 from lrl.actors.process import Pulse
@@ -16,7 +17,7 @@ from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, write_vector
 from lrl.transport import WeightStore
-from lrl.types import Memory, Observation, leaves_of, map_leaves
+from lrl.types import Column, Memory, Observation, leaves_of, map_leaves
 
 
 class NetworkPolicy(BehaviourPolicy):
@@ -49,10 +50,10 @@ class NetworkPolicy(BehaviourPolicy):
         self._noisy = [layer for layer in modules if noise and isinstance(layer, NoisyLinear)]
         self._modes = [(vars(module), module in self._noisy) for module in modules]
 
-    def begin(self, num_envs: int) -> Memory | None:
-        """Return zeros of what the network remembers; None if it remembers nothing."""
-        columns = self.network.memory.items()
-        return {name: column.filled(num_envs) for name, column in columns} or None
+    @property
+    @override
+    def memory(self) -> Mapping[str, Column]:
+        return self.network.memory
 
     def __call__(self, observation: Observation, memory: Memory | None = None) -> Decision:
         """Return action values, the version, and what the network remembers from now on."""
@@ -125,9 +126,10 @@ class SubscribedPolicy(BehaviourPolicy):
         self.version = -1
         self._vector = torch.empty(vector_size(network), dtype=torch.float32)
 
-    def begin(self, num_envs: int) -> Memory | None:
-        """Return what the network remembers where an episode begins."""
-        return self.policy.begin(num_envs)
+    @property
+    @override
+    def memory(self) -> Mapping[str, Column]:
+        return self.policy.memory
 
     def __call__(self, observation: Observation, memory: Memory | None = None) -> Decision:
         """Return action values and the policy version that gave them."""

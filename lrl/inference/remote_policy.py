@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from lrl.actors.actor import BehaviourPolicy, Decision
 from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
@@ -38,9 +40,10 @@ class RemotePolicy(BehaviourPolicy):
         self._memory = memory or {}
         self._asked: Observation = None
 
-    def begin(self, num_envs: int) -> Memory | None:
-        """Return zeros of what is remembered."""
-        return {name: column.filled(num_envs) for name, column in self._memory.items()} or None
+    @property
+    @override
+    def memory(self) -> Mapping[str, Column]:
+        return self._memory
 
     def prefetch(self, observation: Observation, memory: Memory | None = None) -> None:
         """Ask for the values that the next call, with the same arrays, will return."""

@@ -124,6 +124,7 @@ class DQN(L.LightningModule):
         self.env_spec = EnvSpec.of(env_spec) if isinstance(env_spec, Mapping) else env_spec
         self.statistics: dict[str, Tensor] = {}
         self._guards: Sequence[GuardsLosses] = ()
+        self._begun: L.Trainer | None = None
         self.save_hyperparameters(
             {
                 "encoder": self.encoder_recipe.as_dict(),
@@ -251,10 +252,16 @@ class DQN(L.LightningModule):
             check_run(self.trainer, self.hparams)
         self.updater = (CompiledUpdater if self.hparams["compile_loss"] else EagerUpdater)(self)
         self._guards = tuple(parts_of(self.trainer, GuardsLosses))
+        self._begun = self.trainer
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was compiled, which cannot be pickled, and what is the Trainer's."""
-        return {**super().__getstate__(), "updater": EagerUpdater(self), "_guards": ()}
+        return {
+            **super().__getstate__(),
+            "updater": EagerUpdater(self),
+            "_guards": (),
+            "_begun": None,
+        }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Have the weights looked at; add the stamp, if a `ReplayDataModule` knows it."""
@@ -332,6 +339,11 @@ class DQN(L.LightningModule):
 
     def look_at(self, batch: AnyBatch, losses: Losses) -> None:
         """Show a loss to the guards of the run."""
+        if self._trainer not in (None, self._begun):
+            raise ConfigError(
+                f"{type(self).__name__}.on_fit_start leaves DQN's out, so that nobody would look "
+                "at losses: call super().on_fit_start()"
+            )
         for guard in self._guards:
             guard.remember(batch, losses.td.loss, losses.loss)
 

@@ -81,8 +81,7 @@ class Agent(Protocol):
 class Updater(Protocol):
     """Turns batches into losses and learner steps; whatever it speeds up, the agent stays as it is.
 
-    `EagerUpdater` and `CompiledUpdater` are two. One that replays learner steps as a CUDA graph
-    would be a third: `Updated` holds tensors of the device, which are read when they have arrived.
+    `Updated` holds tensors of the device, which are read when they have arrived.
     """
 
     def losses(self, batch: AnyBatch) -> Losses:

@@ -15,7 +15,7 @@ from helpers.command_line import Project, quiet_commands
 from helpers.training_runs import make_run, quiet, small_agent, small_data
 from torch import Tensor
 
-from lrl import DQN, ActorLearnerCallback, ReplayConfig
+from lrl import DQN, ActorLearnerCallback, ConfigError, ReplayConfig
 from lrl.callbacks import NonFiniteGuard, NonFiniteLossError, PriorityUpdate, guard
 from lrl.networks import GRUCore, MLPEncoder
 from lrl.replay import PrioritizedSampler, SequenceConfig
@@ -192,6 +192,18 @@ def test_priorities_of_accumulated_batches_do_not_hide_it_either(tmp_path):
     settings = {"max_steps": 40, "accumulate_grad_batches": 2}
     run = make_run(tmp_path, module=diverging_agent(), data=data, **settings)
     with pytest.raises(NonFiniteLossError, match="loss is nan at learner step 25"):
+        run.fit()
+
+
+@pytest.mark.parametrize("updates_per_step", [1, 2])
+def test_a_subclass_that_keeps_its_guards_from_the_run_is_refused(tmp_path, updates_per_step):
+    class Forgets(DQN):
+        def on_fit_start(self) -> None:
+            self.ready = True
+
+    forgets = Forgets(updates_per_step=updates_per_step)
+    run = make_run(tmp_path, module=forgets, max_steps=4, log_every_n_steps=2)
+    with pytest.raises(ConfigError, match=r"Forgets\.on_fit_start leaves DQN's out.*call super"):
         run.fit()
 
 

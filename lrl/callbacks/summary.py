@@ -101,14 +101,30 @@ class RunSummary(L.Callback):
         `counts` are `_own_counts` summed over ranks; None where the others could not be asked, so
         that rank 0 stands for each of them.
         """
-        datamodule = datamodule_of(trainer)
-        dataset = datamodule.dataset
+        dataset = datamodule_of(trainer).dataset
         if self._folder is None or dataset is None or dataset.pool is None:
             return
-        seconds = time.monotonic() - self._started
         actors = dataset.pool.counts().actors
-        session_learner_steps = trainer.global_step - self._first_learner_step
         counts = counts or [own * trainer.world_size for own in _own_counts(trainer)]
+        summary = {"outcome": outcome, **self._figures(trainer, actors, counts)}
+        text = json.dumps(summary, indent=2, default=str)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / "summary.json").write_text(text + "\n")
+        except OSError as error:  # a full disk must not keep the run from ending as it should
+            _log.error("summary.json could not be written: %s", error)
+        ranks = trainer.world_size
+        whose = f"rank 0 of {ranks}, its actors and its time:\n" if ranks > 1 else ""
+        table = f"{whose}{actor_table(actors)}\n" if actors else ""
+        rank_zero_info(f"{table}{totals(summary)}\n{self.verdict}")
+
+    def _figures(
+        self, trainer: L.Trainer, actors: Sequence[ActorStatistics], counts: Sequence[float]
+    ) -> dict[str, Any]:
+        """Return what the run did, and judge what held it back."""
+        datamodule, dataset = datamodule_of(trainer), dataset_of(trainer)
+        seconds = time.monotonic() - self._started
+        session_learner_steps = trainer.global_step - self._first_learner_step
         env_steps, session_env_steps, episodes = map(int, counts)
         ended = self._ended or self._clocks(trainer)
         began = self._began or ended
@@ -120,8 +136,7 @@ class RunSummary(L.Callback):
             is_slowed=datamodule.rate.max_learner_steps_per_second is not None,
             ratio="data.experience" if dataset.experience.sets_pace else _RATIO,
         )
-        summary = {
-            "outcome": outcome,
+        return {
             "seconds": seconds,
             "learner_steps": trainer.global_step,
             "ranks": trainer.world_size,
@@ -141,16 +156,6 @@ class RunSummary(L.Callback):
             ],
             "stamp": datamodule.stamp(env_steps),
         }
-        text = json.dumps(summary, indent=2, default=str)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / "summary.json").write_text(text + "\n")
-        except OSError as error:  # a full disk must not keep the run from ending as it should
-            _log.error("summary.json could not be written: %s", error)
-        ranks = trainer.world_size
-        whose = f"rank 0 of {ranks}, its actors and its time:\n" if ranks > 1 else ""
-        table = f"{whose}{actor_table(actors)}\n" if actors else ""
-        rank_zero_info(f"{table}{totals(summary)}\n{self.verdict}")
 
 
 def _own_counts(trainer: L.Trainer) -> list[float]:

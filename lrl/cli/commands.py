@@ -85,15 +85,7 @@ def read_arguments(
     parser.add_function_arguments(function, skip={"ckpt_path"}, as_group=False)
     settings = _parse(parser, name, arguments)
     given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
-    modules = settings.pop("modules")
-    for module in modules:
-        safety.check_path(module, "--modules")
-    try:
-        for module in modules:
-            import_module(module)
-            safety.trust(module)
-    except ImportError as error:
-        raise ConfigError(f"--modules {' '.join(modules)}: {error}") from error
+    _import(settings.pop("modules"))
     paths = [
         resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
     ]
@@ -103,6 +95,17 @@ def read_arguments(
 def _parse(parser: ArgumentParser, name: str, arguments: Sequence[str]) -> dict[str, Any]:
     check_variables(name, [action.dest for action in parser._actions])
     return parser.parse_args(list(arguments)).as_dict()
+
+
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        safety.check_path(module, "--modules")
+    try:
+        for module in modules:
+            import_module(module)
+            safety.trust(module)
+    except ImportError as error:
+        raise ConfigError(f"--modules {' '.join(modules)}: {error}") from error
 
 
 def configure_logging() -> None:

@@ -106,6 +106,8 @@ TASKS = (
     ),
     Task("cartpole_rainbow", "cartpole_rainbow", bar=475, seconds=60),
     Task("cartpole_iqn", "cartpole_iqn", bar=475, seconds=60),
+    Task("cartpole_masked", "cartpole_masked", bar=450, seconds=300),
+    Task("recall", "recall", bar=0.95, seconds=120),
     Task("lunarlander", "lunarlander", bar=200, seconds=600),
     Task("acrobot", "acrobot", bar=-80, seconds=180),
     Task("mountaincar", "mountaincar", bar=-110, seconds=180),

@@ -92,18 +92,18 @@ class _FusedCore(RecurrentCore):
         if not begins.any():
             return self._fused(features, memory)[0]
         pieces, old = _Pieces.of(begins), (~begins[:, 0]).to(features.device)
-        if pieces.count * pieces.longest > _MOST_PADDED * begins.numel():
+        if pieces.number * pieces.longest > _MOST_PADDED * begins.numel():
             return super().unroll(features, memory, begins)
         rows, firsts = pieces.rows.to(features.device), pieces.firsts.to(features.device)
-        padded = features.new_zeros(pieces.count * pieces.longest, features.shape[2])
+        padded = features.new_zeros(pieces.number * pieces.longest, features.shape[2])
         padded = padded.index_copy(0, rows, features.flatten(0, 1))
         start = map_leaves(
-            lambda value: value.new_zeros(pieces.count, *value.shape[1:]).index_copy(
+            lambda value: value.new_zeros(pieces.number, *value.shape[1:]).index_copy(
                 0, firsts, value * _beside(old, value)
             ),
             memory,
         )
-        out, _ = self._fused(padded.view(pieces.count, pieces.longest, -1), start)
+        out, _ = self._fused(padded.view(pieces.number, pieces.longest, -1), start)
         return out.flatten(0, 1).index_select(0, rows).view(*begins.shape, -1)
 
     @override
@@ -122,7 +122,7 @@ class _FusedCore(RecurrentCore):
 class _Pieces(NamedTuple):
     """Sequences cut where episodes begin, one piece below the other, all as long as the longest."""
 
-    count: int
+    number: int
     longest: int
     rows: Tensor
     """Place of each row of the sequences, `[batch * time]`."""

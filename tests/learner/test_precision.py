@@ -10,10 +10,17 @@ import pytest
 import torch
 from helpers.training_runs import make_run, quiet, small_agent, small_data
 
-from lrl import ReplayConfig
+from lrl import ReplayConfig, SequenceConfig
 from lrl.learner import MunchausenBootstrap
 from lrl.learner.datamodule import dataset_of
-from lrl.networks import CategoricalHead, ImplicitQuantileHead, QuantileHead, ScalarHead
+from lrl.networks import (
+    CategoricalHead,
+    GRUCore,
+    ImplicitQuantileHead,
+    LSTMCore,
+    QuantileHead,
+    ScalarHead,
+)
 from lrl.replay import PrioritizedSampler
 
 pytestmark = quiet
@@ -25,6 +32,8 @@ AGENTS = {
     "c51": {"head": CategoricalHead},
     "qr": {"head": QuantileHead},
     "iqn": {"head": functools.partial(ImplicitQuantileHead, hidden_size=8, noisy=True)},
+    "lstm": {"core": functools.partial(LSTMCore, hidden_size=8)},
+    "gru": {"core": functools.partial(GRUCore, hidden_size=8)},
 }
 
 
@@ -33,10 +42,12 @@ AGENTS = {
 def test_a_run_in_bfloat16(tmp_path, name, updates_per_step):
     fused = functools.partial(torch.optim.Adam, lr=1e-3, fused=True)
     clip: dict[str, Any] = {} if updates_per_step > 1 else {"gradient_clip_val": 1.0}
+    cut = SequenceConfig(4, 2, burn_in=3) if "core" in AGENTS[name] else None
+    replay = ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler, sequences=cut)
     run = make_run(
         tmp_path,
         module=small_agent(optimizer=fused, updates_per_step=updates_per_step, **AGENTS[name]),
-        data=small_data(replay=ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler)),
+        data=small_data(replay=replay),
         precision="bf16-mixed",
         **clip,
     )

@@ -186,7 +186,7 @@ def sequences_and_transitions() -> tuple[SequenceBatch, Any]:
     rows = episode([float(r) for r in rng.normal(0, 1, 20)], "open")
     config = SequenceConfig(length=8, overlap=0, burn_in=0)
     buffers = [filled(rows, n_step=N_STEP, gamma=GAMMA, sequences=cut) for cut in (config, None)]
-    sequences = buffers[0]._windows.batch(np.array([[0, 8]]), np.ones(1, np.float32))
+    sequences: Any = buffers[0]._windows.batch(np.array([[0, 8]]), np.ones(1, np.float32))
     keys = np.array([[0, number] for number in range(8, 16)])
     return sequences, buffers[1]._windows.batch(keys, np.ones(8, np.float32))
 

@@ -205,7 +205,7 @@ def test_no_gradient_goes_into_the_burn_in_or_across_episodes(tiny_spec: EnvSpec
     )  # fmt: skip
     network = made.build()
     memory = {name: torch.randn(1, 5) for name in ("hidden", "cell")}
-    batch = sequences([[STEP, STEP, STEP, STEP, BOUNDARY, STEP]], memory, burn_in=2)
+    batch: Any = sequences([[STEP, STEP, STEP, STEP, BOUNDARY, STEP]], memory, burn_in=2)
     batch.frame.requires_grad_()
     network.unroll(batch)[:, 2:].sum().backward(retain_graph=True)  # rows 4 and 5
     seen = batch.frame.grad[0].abs().sum(dim=1) > 0

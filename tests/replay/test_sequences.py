@@ -256,7 +256,7 @@ def test_a_batch_is_split_and_counted_by_its_rows():
         assert part.observation["stacked"].shape == (3, 10, 2)
         assert (part.burn_in, part.eta) == (2, 0.9)
     assert not torch.equal(one.keys, two.keys)
-    moved = one.to("meta")
+    moved: Any = one.to("meta")
     assert moved.frame["alone"].is_meta
     assert not moved.kind.is_meta
     assert not moved.keys.is_meta

@@ -193,7 +193,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         if self.dataset is None:
             self.dataset = self._build_dataset(self.env_spec, sampler)
         if self._trainer().is_global_zero:
-            announce_ranks(self._trainer(), self.dataset.experience.batch_size)
+            samples = "sequences" if self.replay.sequences else "transitions"
+            announce_ranks(self._trainer(), self.dataset.experience.batch_size, samples)
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> ReplayDataset:
         streams = max(1, self.actors.num_actors) * self.actors.envs_per_actor

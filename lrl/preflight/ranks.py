@@ -55,18 +55,23 @@ def default_devices() -> int | str:
     return 1 if processes == "1" else "auto"
 
 
-def announce_ranks(trainer: L.Trainer, batch_size: int) -> None:
+def announce_ranks(trainer: L.Trainer, batch_size: int, samples: str = "transitions") -> None:
     """Say what several ranks multiply, or which GPUs stay idle.
 
     A script's Trainer takes all GPUs unless it is told not to, hence a warning.
+
+    Args:
+        trainer: The Trainer.
+        batch_size: Samples in the batch of one rank.
+        samples: What they are.
     """
     ranks = trainer.world_size
     if ranks > 1:
         _log.warning(
             "%d ranks train, each with its own actors and replay, so a learner step learns from %d "
-            "transitions (%d x replay.batch_size %d). To train with one, set trainer.devices to 1 "
+            "%s (%d x replay.batch_size %d). To train with one, set trainer.devices to 1 "
             "(in a script: Trainer(devices=1)).",
-            ranks, ranks * batch_size, ranks, batch_size,
+            ranks, ranks * batch_size, samples, ranks, batch_size,
         )  # fmt: skip
         return
     there = trainer.accelerator.auto_device_count()

@@ -48,8 +48,9 @@ from lrl.networks import GRUCore, LSTMCore
 from lrl.networks.q_network import read_vector
 from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
+from lrl.testing import Ledger, LedgerEnv
 from lrl.transport import WeightStore
-from lrl.types import RowKind, Rows
+from lrl.types import Batch, RowKind, Rows
 
 pytestmark = quiet
 HIDDEN = 7
@@ -228,6 +229,48 @@ def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference, is
     assert seen > 100
     assert versions > 5
     assert restarts == 2 * is_killed  # the environments of one actor
+
+
+def single_transitions(batch: Any) -> Batch:
+    """What is learnt from of sequences, by the observations themselves."""
+    index, place = batch.learns.nonzero(as_tuple=True)
+    rows, ahead = place + batch.burn_in, batch.next_row[index, place]
+    numbers = torch.stack((batch.keys[index, 0], batch.keys[index, 1] + rows), dim=1)
+    parts = {name: getattr(batch, name)[index, place] for name in ("action", "reward", "discount")}
+    return Batch(
+        observation=batch.observation[index, rows],
+        next_observation=batch.observation[index, ahead],
+        weights=batch.weights[index],
+        keys=numbers,
+        **parts,
+    )
+
+
+@pytest.mark.slow
+def test_the_ledger_balances_with_memory_though_an_actor_is_killed(tmp_path, monkeypatch):
+    """Rows once each and in order, and every transition of every sequence as it was made."""
+    ledger, env = Ledger(LedgerEnv()), EnvConfig("lrl/Ledger-v0")
+    spy_on_rows(monkeypatch, ledger.take)
+
+    def look(trainer: L.Trainer, batch: Any) -> None:
+        ledger.take_batch(single_transitions(batch), n_step=3, gamma=0.9)
+        if trainer.global_step == 50:
+            os.kill(actor_processes()[0].pid, signal.SIGKILL)
+
+    replay = ReplayConfig(3000, batch_size=8, n_step=3, gamma=0.9, sequences=SEQUENCES)
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(5, 0, 0),
+        AfterEachStep(look),
+        module=recurrent_agent(),
+        data=small_data(env=env, actors=background(2, 2), replay=replay),
+        max_steps=400,
+    ).fit()
+    ledger.raise_faults()
+    assert ledger.counts["instances"] == 6
+    assert ledger.counts["transitions"] > 10_000
+    assert run.data.dataset is not None
+    assert ledger.counts["steps"] == run.data.dataset.env_steps
 
 
 def recall(folder: Path, *, max_steps: int, seed: int = 0, **replay: Any) -> Run:

@@ -198,6 +198,18 @@ def test_sequences_are_what_a_policy_would_have_seen_step_by_step(
     torch.testing.assert_close(found, torch.stack(expected[burn_in:], dim=1))
 
 
+@pytest.mark.parametrize("bias", [0.0, 3.0])
+def test_an_lstm_begins_to_forget_as_its_bias_says(bias: float):
+    core = LSTMCore(2, hidden_size=4, forget_bias=bias)
+    with torch.no_grad():
+        core.cell.weight_ih.zero_()
+        core.cell.weight_hh.zero_()
+        core.cell.bias_ih[8:12] = core.cell.bias_hh[8:12] = 0.0  # nothing new is written
+        _, memory = core(torch.zeros(1, 2), {"hidden": torch.zeros(1, 4), "cell": torch.ones(1, 4)})
+    kept = 1 / (1 + np.exp(-bias))
+    np.testing.assert_allclose(memory["cell"], np.full((1, 4), kept), rtol=1e-6)
+
+
 def test_no_gradient_goes_into_the_burn_in_or_across_episodes(tiny_spec: EnvSpec):
     made = NetworkRecipe(
         tiny_spec, Recipe.of(FlatEncoder), Recipe.of(ScalarHead),

@@ -191,12 +191,14 @@ def _environment(data: ReplayDataModule) -> str:
 
 
 def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
-    parts = (pl_module.hparams.get(part) for part in ("encoder", "head", "bootstrap"))
+    parts = (pl_module.hparams.get(part) for part in ("encoder", "core", "head", "bootstrap"))
     names = [str(p["class_path"]).rpartition(".")[2] for p in parts if isinstance(p, Mapping)]
     experience = dataset_of(trainer).experience
     kind = type(experience).__name__
     if isinstance(experience, Replay):
         kind = f"{'prioritised' if experience.needs_priorities else 'uniform'} replay"
+        if datamodule_of(trainer).replay.sequences is not None:
+            kind += " of sequences"
     return ", ".join((*names, kind))
 
 

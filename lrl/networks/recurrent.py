@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lrl.parts.device_copies import to_device
 from lrl.types import Column, ConfigError, Memory, map_leaves
 
 _MOST_PADDED = 2.0  # times as many rows as there are: more take longer than step by step
@@ -67,7 +68,7 @@ class RecurrentCore(nn.Module, ABC):
         self, features: Tensor, memory: Memory, begins: Tensor
     ) -> tuple[list[Tensor], Memory]:
         """Go through the rows one by one; return what was found at each, and the last memory."""
-        remembers, found = (~begins).to(features.device), list[Tensor]()
+        remembers, found = to_device(~begins, features.device), list[Tensor]()
         may_forget = begins.any(dim=0).tolist()
         for step, forgets in enumerate(may_forget):
             if forgets:
@@ -91,10 +92,11 @@ class _FusedCore(RecurrentCore):
     def unroll(self, features: Tensor, memory: Mapping[str, Tensor], begins: Tensor) -> Tensor:
         if not begins.any():
             return self._fused(features, memory)[0]
-        pieces, old = _Pieces.of(begins), (~begins[:, 0]).to(features.device)
+        pieces, old = _Pieces.of(begins), to_device(~begins[:, 0], features.device)
         if pieces.number * pieces.longest > _MOST_PADDED * begins.numel():
             return super().unroll(features, memory, begins)
-        rows, firsts = pieces.rows.to(features.device), pieces.firsts.to(features.device)
+        rows = to_device(pieces.rows, features.device)
+        firsts = to_device(pieces.firsts, features.device)
         padded = features.new_zeros(pieces.number * pieces.longest, features.shape[2])
         padded = padded.index_copy(0, rows, features.flatten(0, 1))
         start = map_leaves(

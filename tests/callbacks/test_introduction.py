@@ -6,12 +6,20 @@ from typing import Any
 
 import lightning as L
 import pytest
-from helpers.training_runs import background, make_run, quiet, small_data
+from helpers.training_runs import background, make_run, quiet, small_agent, small_data
 from lightning.pytorch.callbacks import ModelSummary, RichProgressBar, TQDMProgressBar
 
-from lrl import ActorLearnerCallback, EnvConfig, InferenceConfig, ReplayConfig, RLProgressBar
+from lrl import (
+    ActorLearnerCallback,
+    EnvConfig,
+    InferenceConfig,
+    ReplayConfig,
+    RLProgressBar,
+    SequenceConfig,
+)
 from lrl.callbacks import progress as module
 from lrl.callbacks.progress import introduction, replace_defaults
+from lrl.networks import GRUCore
 from lrl.replay import PrioritizedSampler
 
 pytestmark = quiet
@@ -38,6 +46,15 @@ def test_a_run_begins_with_what_it_trains_and_how_and_where(tmp_path, monkeypatc
         "2 environments in this process; the learner on cpu with 1 thread (4 cores)",
         f"files in {run.folder}",
     ]
+
+
+def test_a_memory_and_sequences_are_named(tmp_path):
+    replay = ReplayConfig(2000, 8, sequences=SequenceConfig(4, 2, 3))
+    run = make_run(
+        tmp_path, module=small_agent(core=GRUCore), data=small_data(replay=replay), max_steps=2
+    )
+    parts = "MLPEncoder, GRUCore, ScalarHead, MaxBootstrap, uniform replay of sequences; "
+    assert parts in introduction(run.fit().trainer, run.module)
 
 
 def test_a_run_that_keeps_nothing_names_no_folder(tmp_path):

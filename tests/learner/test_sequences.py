@@ -14,8 +14,10 @@ from helpers.replay_rows import Row, episode, filled, make_spec
 from torch import Tensor
 
 from lrl.learner import BootstrapRule, DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
+from lrl.learner.bootstrap import NextValues
 from lrl.learner.dqn import DQN, batch_statistics
 from lrl.learner.sequences import of_each_sequence, transitions_of
+from lrl.learner.updater import Losses
 from lrl.networks import (
     CategoricalHead,
     GRUCore,
@@ -28,7 +30,7 @@ from lrl.networks import (
 )
 from lrl.networks.heads import TDLoss
 from lrl.replay import PrioritizedSampler, Replay, SequenceConfig
-from lrl.types import ActionSpec, Column, EnvSpec, RowKind, Rows, SequenceBatch
+from lrl.types import ActionSpec, Batch, Column, EnvSpec, RowKind, Rows, SequenceBatch
 
 EPSILON, GAMMA, N_STEP, ETA, HIDDEN = 0.01, 0.9, 3, 0.7, 6
 CONFIG = SequenceConfig(length=7, overlap=4, burn_in=3, eta=ETA)
@@ -253,6 +255,25 @@ def test_every_parameter_learns_from_sequences(head: type[Head], core: type):
     for name, parameter in agent.online.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
+
+
+class Doubled(DQN):
+    """A loss of one's own, which looks at values of its own, too."""
+
+    def compute_loss(self, batch: Batch, next_values: NextValues) -> Losses:
+        losses = super().compute_loss(batch, next_values)
+        values = self.online.q_values(batch.observation, batch.memory)
+        assert values.shape == (len(batch.action), 5)
+        return losses._replace(loss=2 * losses.loss + 0 * values.sum())
+
+
+def test_a_loss_of_ones_own_sees_the_transitions():
+    agents: list[Any] = [kind(ENCODER, env_spec=make_spec()) for kind in (DQN, Doubled)]
+    agents[1].load_state_dict(agents[0].state_dict())
+    batch, _ = sequences_and_transitions()
+    once, twice = (agent.training_step(batch, 0) for agent in agents)
+    torch.testing.assert_close(2 * once["loss"], twice["loss"])
+    assert torch.equal(once["priorities"], twice["priorities"])
 
 
 def test_rows_that_are_not_learnt_from_change_nothing():

@@ -4,7 +4,7 @@ Heads, bootstrap rules and explorations know one choice among several. Here they
 branch in turn and what they say is averaged; with one branch they are asked as they are. What
 actors do of it is `lrl.actors.exploration.in_branches`.
 
-Reference: Tavakoli et al. 2018, https://arxiv.org/abs/1711.08946, equations 1 and 4 to 6.
+Reference: Tavakoli et al. 2018, https://arxiv.org/abs/1711.08946.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class ActionLayers(nn.Module):
     Where actions are divided into branches, V is of all of them and the mean of each apart.
 
     Reference: Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9; for branches Tavakoli
-    et al. 2018, https://arxiv.org/abs/1711.08946, equation 1.
+    et al. 2018, https://arxiv.org/abs/1711.08946.
 
     Attributes:
         branches: Actions of each branch.

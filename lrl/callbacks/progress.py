@@ -21,6 +21,7 @@ from typing_extensions import override
 from lrl.callbacks.metrics import Throughput
 from lrl.envs.protocols import GYMNASIUM
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of, dataset_of
+from lrl.networks import QNetwork
 from lrl.preflight.callbacks import callbacks_of, parts_of
 from lrl.preflight.cores import available_cores
 from lrl.replay import Replay
@@ -180,6 +181,9 @@ def introduction(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
     parameters = sum(p.numel() for p in pl_module.parameters() if p.requires_grad)
     what = f"{type(pl_module).__name__} on {_environment(data)}: {_parts(trainer, pl_module)}"
     lines = [f"{what}; {parameters:,} parameters", f"{_acting(data)}; {_learner(trainer, data)}"]
+    network = getattr(pl_module, "online", None)
+    if isinstance(network, QNetwork) and network.encoder.choice:
+        lines.append(f"encoders where nothing is set: {network.encoder.choice}")
     if not getattr(trainer, "fast_dev_run", False):
         lines.append(f"files in {trainer.log_dir or trainer.default_root_dir}")
     return "\n".join(lines)

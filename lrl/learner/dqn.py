@@ -24,6 +24,7 @@ from lrl.networks import (
     Encoder,
     Head,
     MLPEncoder,
+    MultiEncoder,
     NetworkRecipe,
     QNetwork,
     RecurrentCore,
@@ -60,7 +61,8 @@ class DQN(L.LightningModule):
     given as classes or as `functools.partial` of classes, in YAML as `class_path` and `init_args`.
 
     Args:
-        encoder: From an observation shape to an `Encoder`.
+        encoder: From an observation shape to an `Encoder`. An `MLPEncoder` without settings stands
+            for a `MultiEncoder` where observations have leaves.
         head: From the number of features and of actions to a `Head`, which owns the loss.
         bootstrap: The `BootstrapRule` of the target.
         optimizer: From parameters to a torch optimizer.
@@ -208,7 +210,10 @@ class DQN(L.LightningModule):
         return self.env_spec.action
 
     def _recipe(self, env_spec: EnvSpec) -> NetworkRecipe:
-        return NetworkRecipe(env_spec, self.encoder_recipe, self.head_recipe, self.core_recipe)
+        encoder = self.encoder_recipe
+        if "" not in env_spec.observation and encoder.is_as_by_default(MLPEncoder):
+            encoder = Recipe.of(MultiEncoder)
+        return NetworkRecipe(env_spec, encoder, self.head_recipe, self.core_recipe)
 
     def configure_model(self) -> None:
         """Build both networks once the environment's specification is known."""
@@ -224,6 +229,7 @@ class DQN(L.LightningModule):
         self.online = self.network_recipe.build()
         self.env_spec = replace(self.env_spec, memory=self.online.memory)
         self.hparams["env_spec"] = self.env_spec.as_dict()
+        self.hparams["encoder"] = self.network_recipe.encoder.as_dict()
         rescaling = getattr(self.online.head, "value_rescaling", None)
         if self.bootstrap.adds_bonus and rescaling is not None:
             raise ConfigError(

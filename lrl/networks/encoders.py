@@ -22,13 +22,18 @@ class Encoder(nn.Module, ABC):
 
     Subclasses take `observation_shape` first; other arguments come from the configuration.
     They set `num_features`, and they receive float observations: uint8 ones are scaled to [0, 1]
-    before they arrive, and booleans are 0 and 1. For a Dict space the shape is a dict of shapes,
-    and an observation a dict of tensors, by the names of its leaves.
+    before they arrive, booleans are 0 and 1, and categories one-hot. For a space with leaves the
+    shape is a dict of shapes, and an observation a dict of tensors, by the names of the leaves.
     """
 
     num_features: int
+    choice: str = ""
+    """What it chose where its settings left it to it, said at a run's start."""
     takes_channels_last: ClassVar[bool] = False
     """Whether images of bytes may arrive in torch's memory format channels last."""
+    takes_columns: ClassVar[bool] = False
+    """Whether it takes `EnvSpec.observation` in place of the shape, and observations as they are
+    stored, neither scaled nor one-hot."""
 
     @abstractmethod
     def encode(self, observation: Any) -> Tensor:
@@ -36,6 +41,8 @@ class Encoder(nn.Module, ABC):
 
     def forward(self, observation: Observation) -> Tensor:
         """Return the features; uint8 observations are divided by 255 here and nowhere else."""
+        if self.takes_columns:
+            return self.encode(observation)
         return self.encode(map_leaves(self._as_floats, observation))
 
     def _as_floats(self, leaf: Tensor) -> Tensor:
@@ -298,7 +305,7 @@ def _check_array(observation_shape: Any, name: str) -> None:
     if isinstance(observation_shape, Mapping):
         raise ConfigError(
             f"encoder: {name} takes one array, but observations are a dict of "
-            f"{sorted(observation_shape)}: use your own encoder, or put "
+            f"{sorted(observation_shape)}: use lrl.networks.MultiEncoder, your own encoder, or put "
             "gymnasium.wrappers.FlattenObservation into env.wrappers"
         )
 

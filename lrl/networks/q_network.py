@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lrl.networks.categories import build_encoder
 from lrl.networks.encoders import Encoder
 from lrl.networks.heads import Head
 from lrl.networks.layers import NoisyLinear
@@ -128,7 +129,7 @@ class NetworkRecipe:
     def build(self) -> QNetwork:
         """Build the network with fresh random weights (torch's global generator)."""
         with blamed_on("model.encoder"):
-            encoder: Encoder = self.encoder(self.env_spec.observation_shape)
+            encoder = build_encoder(self.encoder, self.env_spec.observation)
         with blamed_on("model.core"):
             core: RecurrentCore | None = self.core and self.core(encoder.num_features)
         features = encoder if core is None else core

@@ -92,7 +92,7 @@ class Recipe:
         """
         defaults = inspect.signature(kind).parameters
         return self.class_path == f"{kind.__module__}.{kind.__qualname__}" and all(
-            _as_data(value) == _as_data(defaults[name].default)
+            name in defaults and value == defaults[name].default
             for name, value in self.init_args.items()
         )
 
@@ -142,7 +142,9 @@ def _as_data(value: Any) -> Any:
         return value.as_dict()
     if isinstance(value, dict):
         return {key: _as_data(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    return [_as_data(v) for v in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_as_data, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return value
 
 
 def _is_part(value: Any) -> bool:

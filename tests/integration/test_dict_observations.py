@@ -17,7 +17,6 @@ from lrl import (
     DQN,
     ActorConfig,
     ActorLearnerCallback,
-    ConfigError,
     EnvConfig,
     EvaluationConfig,
     InferenceConfig,
@@ -134,9 +133,3 @@ def test_a_run_goes_on_bit_for_bit(tmp_path):
     first = run(seed=0, steps=45).fit()
     second = run(seed=7, steps=80).fit(first.checkpoint("last"))
     assert_same(outcome(second), outcome(straight))
-
-
-def test_an_encoder_for_arrays_is_refused_with_what_to_do(tmp_path):
-    run = signals_run(tmp_path, signals_data(ActorConfig(0, 2)), DQN(), 20)
-    with pytest.raises(ConfigError, match=r"MLPEncoder takes one array.*\['image', 'speed'\]"):
-        run.fit()

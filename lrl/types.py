@@ -87,7 +87,7 @@ class Column:
         """Return whether values `[..., *shape]`, if they are categories, are such that exist."""
         if not self.categories or not values.size:
             return True
-        limits = np.array(self.categories).reshape(self.shape)
+        limits = np.reshape(self.categories, self.shape)
         return bool(values.min() >= 0 and (values < limits).all())
 
 

@@ -147,7 +147,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             batches += self._draw(missing if self.experience.draws_independently else 1)
         return tuple(batches)
 
-    def next_batch(self) -> AnyBatch:
+    def next_batch(self) -> Any:
         """Return the next batch, waiting for the actors where the rate limiter says so."""
         return self._draw(1)[0]
 

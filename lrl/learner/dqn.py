@@ -90,7 +90,7 @@ class DQN(L.LightningModule):
 
     def __init__(
         self,
-        encoder: Callable[[tuple[int, ...]], Encoder] = MLPEncoder,
+        encoder: Callable[[Any], Encoder] = MLPEncoder,
         head: Callable[[int, int], Head] = ScalarHead,
         bootstrap: Callable[[], BootstrapRule] = MaxBootstrap,
         optimizer: Callable[[Any], torch.optim.Optimizer] = _DEFAULT_OPTIMIZER,

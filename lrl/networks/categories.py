@@ -101,6 +101,8 @@ class EmbeddingEncoder(Encoder):
 class _Numbered(nn.Module):
     """Number the categories of a leaf one after the other, from 0 to `total` - 1."""
 
+    first: Tensor
+
     def __init__(self, column: Column) -> None:
         super().__init__()
         first = [0, *accumulate(column.categories)]

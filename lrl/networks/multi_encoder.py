@@ -47,7 +47,7 @@ class MultiEncoder(Encoder):
     def __init__(
         self,
         columns: Mapping[str, Column],
-        encoders: dict[str, Callable[[tuple[int, ...]], Encoder]] | None = None,
+        encoders: Mapping[str, Callable[[Any], Encoder]] | None = None,
         ignored: Sequence[str] = (),
         hidden_size: int | None = 256,
         layer_norm: bool = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from lrl.replay.streams import (
     IndexArray,
     Streams,
 )
-from lrl.types import AnyBatch, Batch, leaves_from
+from lrl.types import Batch, leaves_from
 
 
 class Windows(ABC):
@@ -60,8 +61,8 @@ class Windows(ABC):
         """List the keys that were overwritten, or lost a row that they need, since then."""
 
     @abstractmethod
-    def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> AnyBatch:
-        """Build the batch of samplable keys."""
+    def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> Any:
+        """Build the batch of samplable keys: of what kind, the subclass says."""
 
     def draw(self, count: int, generator: torch.Generator) -> IndexArray:
         """Draw keys uniformly, with replacement, of which some may not be sampled."""

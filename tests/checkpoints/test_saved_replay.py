@@ -116,7 +116,7 @@ def test_an_empty_replay_is_restored(tmp_path):
 
 def test_a_sampler_that_saves_nothing_is_told_of_all_rows(tmp_path):
     class Told(UniformSampler, TrackingSampler):
-        def attach(self, transitions: object) -> None:
+        def attach(self, windows: object) -> None:
             self.added: list[Any] = []
 
         def rows_changed(self, added: np.ndarray, removed: np.ndarray) -> None:

@@ -137,6 +137,7 @@ def test_restored_environments_go_on_with_all_leaves(monkeypatch):
 
     envs, twin = build(), build()
     envs.reset(SEEDS)
+    last: Any = None
     for _ in range(70):
         last = envs.step([0, 1, 2]).observation
     observation, restarted = twin.load_state_dict(copy.deepcopy(envs.state_dict()))

@@ -163,7 +163,7 @@ def test_batches_of_a_step_are_drawn_together_as_far_as_they_are_earned(
     for count in (3, 6):
         batches = next(dataset)
         assert isinstance(batches, tuple)
-        assert [len(batch.action) for batch in batches] == [4, 4, 4]
+        assert [len(batch.keys) for batch in batches] == [4, 4, 4]
         assert dataset.batches == count
     assert sizes == drawn
 

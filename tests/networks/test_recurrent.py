@@ -218,13 +218,14 @@ def test_no_gradient_goes_into_the_burn_in_or_across_episodes(tiny_spec: EnvSpec
     network = made.build()
     memory = {name: torch.randn(1, 5) for name in ("hidden", "cell")}
     batch: Any = sequences([[STEP, STEP, STEP, STEP, BOUNDARY, STEP]], memory, burn_in=2)
-    batch.frame.requires_grad_()
+    frame: Any = batch.frame
+    frame.requires_grad_()
     network.unroll(batch)[:, 2:].sum().backward(retain_graph=True)  # rows 4 and 5
-    seen = batch.frame.grad[0].abs().sum(dim=1) > 0
+    seen = frame.grad[0].abs().sum(dim=1) > 0
     assert seen.tolist() == [False, False, True, True, True, True]
-    batch.frame.grad = None
+    frame.grad.zero_()
     network.unroll(batch)[:, 3].sum().backward()
-    seen = batch.frame.grad[0].abs().sum(dim=1) > 0
+    seen = frame.grad[0].abs().sum(dim=1) > 0
     assert seen.tolist() == [False] * 5 + [True]
 
 

@@ -149,4 +149,5 @@ def test_sequences_and_a_core_go_with_and_without_each_other(tmp_path, agent):
     data = small_data(replay=replay)
     run = make_run(tmp_path, module=small_agent(**agent), data=data, max_steps=10).fit()
     assert run.trainer.global_step == 10
+    assert data.dataset is not None
     assert data.dataset.limiter.state_dict()["sampled"] == 10 * 8 * 4

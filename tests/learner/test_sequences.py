@@ -257,6 +257,24 @@ def test_every_parameter_learns_from_sequences(head: type[Head], core: type):
         assert parameter.grad.abs().max() > 0, name
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:RNN module weights")  # a cell's are not in one piece
+@pytest.mark.parametrize("core", [GRUCore, LSTMCore])
+@pytest.mark.parametrize("episode", [30, 3])
+def test_on_a_gpu_it_is_the_same_loss(core: type, episode: int):
+    """At once or in pieces, and with what stays on the host there."""
+    agent: Any = DQN(ENCODER, core=core, env_spec=make_spec())
+    sequences, _ = sequences_and_transitions()
+    kind = sequences.kind.clone()
+    kind[:, episode::episode] = RowKind.BOUNDARY
+    memory = {n: torch.randn(1, *c.shape) for n, c in agent.online.memory.items()}
+    batch = SequenceBatch(**{**vars(sequences), "kind": kind, "memory": memory})
+    expected = agent.training_step(batch, 0)["loss"]
+    found = agent.cuda().training_step(batch.to("cuda"), 0)
+    torch.testing.assert_close(found["loss"].cpu(), expected, rtol=1e-3, atol=1e-4)
+    assert not found["keys"].is_cuda
+
+
 class Doubled(DQN):
     """A loss of one's own, which looks at values of its own, too."""
 

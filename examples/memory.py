@@ -14,7 +14,7 @@ import torch
 
 import lrl
 from lrl.learner import DoubleBootstrap
-from lrl.networks import LSTMCore, MLPEncoder
+from lrl.networks import LSTMCore, MLPEncoder, ScalarHead
 
 POSITIONS = [
     lrl.envs.WrapperConfig("lrl.envs.KeepEntries", {"entries": [0, 2]}),
@@ -35,18 +35,19 @@ def main() -> None:
     agent = lrl.DQN(
         encoder=functools.partial(MLPEncoder, hidden_sizes=(64,)),
         core=functools.partial(LSTMCore, hidden_size=64) if remembers else None,
+        head=functools.partial(ScalarHead, hidden_size=128, dueling=True, value_rescaling=0.01),
         bootstrap=DoubleBootstrap,
-        optimizer=functools.partial(torch.optim.Adam, lr=2e-3),
-        target_update_period_learner_steps=50,
+        optimizer=functools.partial(torch.optim.Adam, lr=1e-3),
+        target_update_period_learner_steps=25,
     )
     sequences = lrl.SequenceConfig(length=30, overlap=15, burn_in=10 if remembers else 0)
     experience = lrl.ReplayDataModule(
         lrl.EnvConfig("CartPole-v1", wrappers=POSITIONS),
         lrl.ActorConfig(num_actors=1, envs_per_actor=16),
         replay=lrl.ReplayConfig(
-            capacity=50_000, batch_size=32, n_step=5, gamma=0.99, sequences=sequences
+            capacity=50_000, batch_size=32, n_step=5, gamma=0.995, sequences=sequences
         ),
-        rate=lrl.RateLimiterConfig(samples_per_insert=12.0),
+        rate=lrl.RateLimiterConfig(samples_per_insert=16.0),
     )
     callback = lrl.ActorLearnerCallback(eval_period_learner_steps=min(250, args.max_steps))
     trainer = L.Trainer(

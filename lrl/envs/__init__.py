@@ -12,7 +12,14 @@ from lrl.envs.protocols import PROTOCOLS, AtariConfig, Protocol
 from lrl.envs.restorable import RestorableEnvs
 from lrl.envs.toy import register_toys
 from lrl.envs.vector import EnvStep, StreamEnvs
-from lrl.envs.wrappers import ChannelsFirst, Discretize, JointActions, KeepEntries, Luminance
+from lrl.envs.wrappers import (
+    ChannelsFirst,
+    Discretize,
+    JointActions,
+    KeepEntries,
+    LastStep,
+    Luminance,
+)
 
 __all__ = [
     "PROTOCOLS",
@@ -24,6 +31,7 @@ __all__ = [
     "EnvStep",
     "JointActions",
     "KeepEntries",
+    "LastStep",
     "Luminance",
     "Protocol",
     "RenderedEnv",

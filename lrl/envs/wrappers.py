@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from typing_extensions import override
 
 from lrl.envs.vector import Choices, joined_masks
@@ -73,6 +73,47 @@ class KeepEntries(gymnasium.ObservationWrapper):
     @override
     def observation(self, observation: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         return observation[self._entries]
+
+
+class LastStep(gymnasium.Wrapper):
+    """Show with each observation the action before it and what that was rewarded with.
+
+    An agent with a memory can make something of both (Kapturowski et al. 2019, R2D2). Observations
+    are then Dicts of `observation`, `action` (0 where an episode begins, else the action's number
+    and 1) and `reward`, for `lrl.networks.MultiEncoder` or an encoder of one's own.
+
+    Args:
+        env: Has Discrete actions.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        actions = env.action_space
+        if not isinstance(actions, Discrete):
+            raise ConfigError(
+                f"env.wrappers: LastStep needs Discrete actions, not {actions}: leave it out."
+            )
+        self._start = int(actions.start)
+        self.observation_space = Dict(
+            observation=env.observation_space,
+            action=Discrete(int(actions.n) + 1),
+            reward=Box(-np.inf, np.inf, (1,), np.float32),
+        )
+
+    @override
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._with(observation, 0, 0.0), info
+
+    @override
+    def step(self, action: Any):
+        observation, reward, *rest = self.env.step(action)
+        number = int(action) - self._start + 1
+        return self._with(observation, number, float(reward)), reward, *rest
+
+    def _with(self, observation: Any, action: int, reward: float) -> dict[str, Any]:
+        rewarded = np.array([reward], np.float32)
+        return {"observation": observation, "action": action, "reward": rewarded}
 
 
 class Luminance(gymnasium.ObservationWrapper):

@@ -7,12 +7,13 @@ from lrl.envs import (
     ChannelsFirst,
     EnvConfig,
     KeepEntries,
+    LastStep,
     Luminance,
     WrapperConfig,
     make_envs,
     make_spec,
 )
-from lrl.types import ConfigError, EnvSpec
+from lrl.types import Column, ConfigError, EnvSpec
 
 
 class Board(gymnasium.Env):
@@ -88,6 +89,29 @@ def test_entries_are_kept_and_the_others_hidden():
 def test_entries_that_do_not_exist_are_refused(space, entries, message):
     with pytest.raises(ConfigError, match=rf"env\.wrappers: KeepEntries.*{message}"):
         KeepEntries(Board(space), entries)
+
+
+def test_the_last_step_is_shown_with_what_came_of_it():
+    config = EnvConfig("lrl/Chain-v0", wrappers=[WrapperConfig("lrl.envs.LastStep")])
+    assert make_spec(config).observation == {
+        "action": Column("int8", categories=(3,)),
+        "observation": Column("float32", (6,)),
+        "reward": Column("float32", (1,)),
+    }
+    envs, plain = (make_envs(c, 1, training=True) for c in (config, EnvConfig("lrl/Chain-v0")))
+    first = envs.reset([5])
+    np.testing.assert_array_equal(first["observation"], plain.reset([5]))
+    assert (first["action"].tolist(), first["reward"].tolist()) == ([0], [[0.0]])
+    for action in (1, 0):
+        seen = envs.step([action]).observation
+        np.testing.assert_array_equal(seen["observation"], plain.step([action]).observation)
+        assert seen["action"].tolist() == [action + 1]
+        assert seen["reward"].tolist() == [[np.float32(-0.1)]]
+
+
+def test_the_last_step_needs_numbered_actions():
+    with pytest.raises(ConfigError, match=r"env\.wrappers: LastStep needs Discrete actions"):
+        LastStep(gymnasium.make("lrl/Dials-v0"))
 
 
 class Flag(gymnasium.Env):

@@ -41,10 +41,11 @@ from lrl import (
 )
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.policy import NetworkPolicy
+from lrl.envs import WrapperConfig
 from lrl.evaluation.episodes import run_episodes
 from lrl.learner import DoubleBootstrap, MunchausenBootstrap
 from lrl.learner.agent import load_agent
-from lrl.networks import GRUCore, LSTMCore
+from lrl.networks import GRUCore, LSTMCore, MultiEncoder
 from lrl.networks.q_network import read_vector
 from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
@@ -229,6 +230,26 @@ def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference, is
     assert seen > 100
     assert versions > 5
     assert restarts == 2 * is_killed  # the environments of one actor
+
+
+def test_the_last_action_and_reward_may_be_inputs(tmp_path):
+    """As R2D2 has them: leaves of the observation, which sequences hold like any other."""
+    replay = ReplayConfig(2000, 8, n_step=2, sequences=SEQUENCES)
+    env = EnvConfig("lrl/Chain-v0", wrappers=[WrapperConfig("lrl.envs.LastStep")])
+    batches: list[Any] = []
+    make_run(
+        tmp_path,
+        ActorLearnerCallback(5, 10, 0),
+        AfterEachStep(lambda trainer, batch: batches.append(batch)),
+        module=DQN(MultiEncoder, core=functools.partial(GRUCore, hidden_size=HIDDEN)),
+        data=small_data(env=env, replay=replay),
+        max_steps=20,
+    ).fit()
+    for batch in batches:
+        shown, taken = batch.observation["action"][:, 5:10], batch.action[:, :5]
+        goes_on = ~batch.begins[:, 5:10] & (batch.kind[:, 5:10] == RowKind.STEP)
+        assert torch.equal(shown[goes_on], taken[goes_on].to(shown.dtype) + 1)
+        assert not shown[batch.begins[:, 5:10]].any()
 
 
 def single_transitions(batch: Any) -> Batch:

@@ -14,13 +14,20 @@ from helpers.filmed_envs import DIARY
 from helpers.training_runs import make_run, small_agent, small_data
 from PIL import Image
 
+from lrl import ReplayConfig, SequenceConfig
 from lrl.__main__ import main
 from lrl.actors.actor import FunctionPolicy
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import AtariConfig, EnvConfig
 from lrl.evaluation.episodes import TEST_SEED, EvaluationConfig, run_episodes
 from lrl.learner.agent import load_agent
-from lrl.networks import CategoricalHead, ImplicitQuantileHead, QuantileHead, ScalarHead
+from lrl.networks import (
+    CategoricalHead,
+    ImplicitQuantileHead,
+    LSTMCore,
+    QuantileHead,
+    ScalarHead,
+)
 from lrl.types import ConfigError
 from lrl.video import film
 from lrl.video.play import play
@@ -41,6 +48,18 @@ def frames_of(path: Path) -> list[np.ndarray]:
             image.seek(index)
             frames.append(np.asarray(image.convert("RGB")))
     return frames
+
+
+def test_it_plays_with_a_memory_as_evaluation_does(tmp_path):
+    """Over two episodes, the second of which begins with nothing remembered."""
+    data = small_data(DIARY, replay=ReplayConfig(2000, 8, sequences=SequenceConfig(4, 2, 3)))
+    run = make_run(tmp_path, module=small_agent(core=LSTMCore), data=data, max_steps=5).fit()
+    checkpoint = run.checkpoint("last")
+    played = play(str(checkpoint), str(tmp_path / "out.gif"), episodes=2, first_seed=5, epsilon=0.0)
+    agent = load_agent(checkpoint)
+    expected = run_episodes(agent.env, agent.policy(), [5, 6], epsilon=0.0, max_frames=108_000)
+    assert played.returns.tolist() == expected.returns.tolist()
+    assert (tmp_path / "out.gif").exists()
 
 
 def test_it_plays_the_episodes_of_evaluation(checkpoint, tmp_path, capsys):

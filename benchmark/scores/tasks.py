@@ -88,10 +88,10 @@ _ALGORITHMS = (
 )
 
 
-def _minatar(game: str, bar: float) -> Task:
-    """Return a game's task; the bar is the published score of DQN after as many frames."""
+def _minatar(game: str, bar: float, recipe: str = "minatar", seconds: float = 1200) -> Task:
+    """Return a game's task."""
     settings = ("--data.env.id", f"lrl/MinAtar{game}-v0")
-    return Task(f"minatar_{game.lower()}", "minatar", bar, 1200, range(3), settings)
+    return Task(f"{recipe}_{game.lower()}", recipe, bar, seconds, range(3), settings)
 
 
 TASKS = (
@@ -108,6 +108,7 @@ TASKS = (
     Task("cartpole_iqn", "cartpole_iqn", bar=475, seconds=60),
     Task("cartpole_masked", "cartpole_masked", bar=450, seconds=300),
     Task("recall", "recall", bar=0.95, seconds=120),
+    Task("cartpole_pqn", "cartpole_pqn", bar=475, seconds=45),
     Task("lunarlander", "lunarlander", bar=200, seconds=600),
     Task("acrobot", "acrobot", bar=-80, seconds=180),
     Task("mountaincar", "mountaincar", bar=-110, seconds=180),
@@ -118,6 +119,8 @@ TASKS = (
     _minatar("Asterix", bar=12),
     _minatar("Freeway", bar=48),
     _minatar("SpaceInvaders", bar=32),
+    _minatar("Breakout", bar=10, recipe="minatar_pqn", seconds=360),
+    _minatar("SpaceInvaders", bar=50, recipe="minatar_pqn", seconds=360),
     # Tested over 20 games. Earlier recipes were run with seeds 0 to 2, which test this one no more.
     Task("pong_laptop", "pong_laptop", bar=18, seconds=3600, seeds=range(3, 6)),
     *_ALGORITHMS,

@@ -25,7 +25,7 @@ def lrl(*arguments: str) -> str:
 
 @pytest.mark.learning
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("recipe", ["cartpole", "cartpole_sync"])
+@pytest.mark.parametrize("recipe", ["cartpole", "cartpole_sync", "cartpole_pqn"])
 def test_the_best_checkpoint_holds_the_pole(recipe, tmp_path):
     run = ("--config", f"configs/{recipe}.yaml", "--runs", str(tmp_path))
     lrl("fit", *run, "--seed_everything", "5")

@@ -29,6 +29,7 @@ from lrl.networks.multi_encoder import usual_encoder
 from lrl.parts.recipe import Recipe
 from lrl.types import ActionSpec, Column, ConfigError, EnvSpec
 
+UNKNOWN: Any = {"units": 3}
 COLUMNS = {
     "arm.mode": Column("int8", categories=(3,)),
     "arm.position": Column("float32", (2,)),

@@ -155,13 +155,15 @@ class Throughput(L.Callback):
         module: Any = pl_module
         metrics = {name: float(value) for name, value in module.statistics.items()}
         metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
-        if datamodule_of(trainer).pool is None:
-            metrics["train/epsilon"] = _epsilon_mean(trainer, dataset)
+        data = datamodule_of(trainer)
+        if data.pool is None:
+            acted = dataset.env_steps * trainer.world_size
+            metrics["train/epsilon"] = data.epsilon_mean(acted)
         own = (dataset.rows_received, pool.rows_dropped, pool.restarts)
         counts = sum_of_ranks(trainer, [dataset.env_steps, dataset.episodes, *own])
         env_steps, episodes, received, dropped, restarts = counts
         metrics["count/env_steps"] = env_steps
-        metrics["count/frames"] = env_steps * datamodule_of(trainer).env_spec.frame_skip
+        metrics["count/frames"] = env_steps * data.env_spec.frame_skip
         metrics["count/learner_steps"] = float(trainer.global_step)
         metrics["count/rows_received"] = received
         metrics["count/rows_dropped"] = dropped
@@ -217,10 +219,6 @@ class Throughput(L.Callback):
             "speed/optimise_ms": 1e3 * optimise / steps,
             "speed/sample_ms": 1e3 * delta["sample"] / steps,
         }
-
-
-def _epsilon_mean(trainer: L.Trainer, dataset: ReplayDataset) -> float:
-    return datamodule_of(trainer).epsilon_mean(dataset.env_steps * trainer.world_size)
 
 
 class ParameterStatistics(L.Callback):

@@ -58,9 +58,9 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
     idle = _OF_RINGS if has_evaluator else (*_OF_RINGS, *_OF_SUPERVISION)
     for name in idle:
         if (value := getattr(actors, name)) != getattr(ActorConfig, name):
-            refuse_synchronous(f"actors.{name}", value)
+            _refuse_synchronous(f"actors.{name}", value)
     if rate.max_samples_ahead is not None:
-        refuse_synchronous("rate.max_samples_ahead", rate.max_samples_ahead)
+        _refuse_synchronous("rate.max_samples_ahead", rate.max_samples_ahead)
 
 
 def check_weight_period(trainer: L.Trainer, takes_weights: bool) -> None:
@@ -82,12 +82,7 @@ def check_weight_period(trainer: L.Trainer, takes_weights: bool) -> None:
             )
 
 
-def refuse_synchronous(name: str, value: object) -> NoReturn:
-    """Refuse a setting that would do nothing without actors in the background.
-
-    Raises:
-        ConfigError: Always.
-    """
+def _refuse_synchronous(name: str, value: object) -> NoReturn:
     raise ConfigError(
         f"{name} is {value}, but actors.num_actors is 0 (synchronous mode), where it would do "
         "nothing: leave it out, or give the run --config recipe:system/synchronous last"

@@ -124,6 +124,8 @@ class ActionLayers(nn.Module):
         if self.value is None:
             return actions
         value = self.value(features).unsqueeze(-2)
+        if len(self.branches) == 1:
+            return value + actions - actions.mean(dim=-2, keepdim=True)
         parts = actions.split(self.branches, dim=-2)
-        centred = [value + part - part.mean(dim=-2, keepdim=True) for part in parts]
-        return centred[0] if len(centred) == 1 else torch.cat(centred, dim=-2)
+        centred = [part - part.mean(dim=-2, keepdim=True) for part in parts]
+        return value + torch.cat(centred, dim=-2)

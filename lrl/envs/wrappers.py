@@ -107,9 +107,9 @@ class LastStep(gymnasium.Wrapper):
 
     @override
     def step(self, action: Any):
-        observation, reward, *rest = self.env.step(action)
-        number = int(action) - self._start + 1
-        return self._with(observation, number, float(reward)), reward, *rest
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        shown = self._with(observation, int(action) - self._start + 1, float(reward))
+        return shown, reward, terminated, truncated, info
 
     def _with(self, observation: Any, action: int, reward: float) -> dict[str, Any]:
         rewarded = np.array([reward], np.float32)

@@ -237,11 +237,12 @@ def test_the_last_action_and_reward_may_be_inputs(tmp_path):
     replay = ReplayConfig(2000, 8, n_step=2, sequences=SEQUENCES)
     env = EnvConfig("lrl/Chain-v0", wrappers=[WrapperConfig("lrl.envs.LastStep")])
     batches: list[Any] = []
+    encoder: Any = MultiEncoder
     make_run(
         tmp_path,
         ActorLearnerCallback(5, 10, 0),
         AfterEachStep(lambda trainer, batch: batches.append(batch)),
-        module=DQN(MultiEncoder, core=functools.partial(GRUCore, hidden_size=HIDDEN)),
+        module=DQN(encoder, core=functools.partial(GRUCore, hidden_size=HIDDEN)),
         data=small_data(env=env, replay=replay),
         max_steps=20,
     ).fit()

@@ -23,7 +23,8 @@ class RateLimiterConfig:
 
     samples_per_insert: float | None = 8.0
     """Batch size x batches / environment steps; 8 is a batch of 32 every 4 environment steps (Mnih
-    et al. 2015) or one of 512 every 64. None lets actors and learner run free."""
+    et al. 2015) or one of 512 every 64. Of a sequence each row that may be learnt from is a sample.
+    None lets actors and learner run free."""
 
     max_samples_ahead: float | None = None
     """Samples by which actors may be ahead of the ratio before they wait; the learner is never

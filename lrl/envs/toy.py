@@ -5,6 +5,7 @@
 | `lrl/Identity-v0` | the immediate reward only | one-hot float32 |
 | `lrl/Chain-v0` | bootstrapping over several steps | one-hot float32 |
 | `lrl/Catch-v0` | credit for early moves, images | uint8 image |
+| `lrl/Signpost-v0` | both leaves of a Dict, neither helps alone | uint8 image and float32 vector |
 | `lrl/Masked-v0` | action masks, in acting and in targets | one-hot float32 |
 | `lrl/Dials-v0` | the right choice in each of two branches at once | one-hot float32 |
 | `lrl/Recall-v0` | a memory | one-hot float32 |
@@ -21,7 +22,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from typing_extensions import override
 
 
@@ -200,6 +201,55 @@ class Masked(Chain):
         return {"action_mask": self.mask(self._place, self._length, self._num_actions)}
 
 
+class Signpost(gymnasium.Env):
+    """Walk to one of two posts: the board shows where they are, the sign says to which one.
+
+    The leaf `board` is an image `[3, size, size]` of the walker and of each post, the leaf `sign` a
+    1 for the right post and a 0 for the other one. Actions walk up, down, left and right, or
+    nowhere at the edge. The right post pays 1 and the other one -1, and both terminate. Who does
+    not see the board, or not the sign, is right in half of the episodes, and gets 0 in the mean.
+
+    Args:
+        size: Cells along each side of the board.
+        max_moves: Moves after which an episode is truncated.
+    """
+
+    optimal_return = 1.0
+    _MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])
+
+    def __init__(self, size: int = 4, max_moves: int = 20) -> None:
+        self.observation_space = Dict(
+            board=Box(0, 255, (3, size, size), np.uint8), sign=Box(0.0, 1.0, (2,), np.float32)
+        )
+        self.action_space = Discrete(len(self._MOVES))
+        self._size, self._max_moves = size, max_moves
+        self._places = np.zeros((3, 2), np.int64)  # of the walker and of the posts
+        self._right = self._time = 0
+
+    @override
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        cells = self.np_random.choice(self._size**2, 3, replace=False)
+        self._places = np.stack(np.divmod(cells, self._size), axis=1)
+        self._right, self._time = int(self.np_random.integers(2)), 0
+        return self._observation(), {}
+
+    @override
+    def step(self, action: int):
+        self._places[0] = np.clip(self._places[0] + self._MOVES[action], 0, self._size - 1)
+        self._time += 1
+        reached = (self._places[1:] == self._places[0]).all(axis=1)
+        reward = float(reached[self._right]) - float(reached[1 - self._right])
+        terminated = bool(reached.any())
+        truncated = self._time >= self._max_moves and not terminated
+        return self._observation(), reward, terminated, truncated, {}
+
+    def _observation(self) -> dict[str, npt.NDArray[Any]]:
+        board = np.zeros((3, self._size, self._size), np.uint8)
+        board[range(3), self._places[:, 0], self._places[:, 1]] = 255
+        return {"board": board, "sign": _one_hot(self._right, 2)}
+
+
 class Dials(gymnasium.Env):
     """Open a row of locks, each by setting all its dials right at once.
 
@@ -319,4 +369,4 @@ def _one_hot(index: int, size: int) -> npt.NDArray[np.float32]:
     return np.eye(size, dtype=np.float32)[index]
 
 
-_TOYS = (Identity, Chain, Catch, Masked, Dials, Recall)
+_TOYS = (Identity, Chain, Catch, Masked, Signpost, Dials, Recall)

@@ -112,11 +112,13 @@ class Streams:
     def columns(self) -> dict[str, Tensor]:
         """The storage itself, by name: with `counts`, all that a saved copy has to hold.
 
-        Saved copies have no names: they rely on the order, frames first.
+        Saved copies have no names: they rely on the order, which is frames first and each part by
+        name, whichever order a specification has.
         """
         plain = {"flags": self._flags, "action": self._action, "reward": self._reward}
-        frames = {name: self._carried[name] for name in self._frames}
-        return frames | {n: torch.from_numpy(a) for n, a in plain.items()} | self._carried
+        carried = {name: self._carried[name] for name in sorted(self._carried)}
+        frames = {name: carried[name] for name in sorted(self._frames)}
+        return frames | {n: torch.from_numpy(a) for n, a in plain.items()} | carried
 
     @property
     def nbytes(self) -> int:

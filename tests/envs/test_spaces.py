@@ -22,13 +22,16 @@ from gymnasium.spaces import (
     Tuple,
 )
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import FrameStackObservation
 from helpers.dict_envs import NestedLedger, assert_nested
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs, make_spec, restorable
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
 from lrl.envs.spaces import ObservationLeaves
 from lrl.envs.vector import EnvStep, StreamEnvs
-from lrl.types import ActionSpec, Column, ConfigError, EnvSpec
+from lrl.types import ActionSpec, Column, ConfigError, EnvSpec, leaves_of
 
 SEEDS = [5, 6, 7]
 NESTED = {
@@ -183,10 +186,14 @@ class Sampled(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
         self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
+        return self._sample(), {}
 
     def step(self, action: int):
-        return self.observation_space.sample(), 0.0, False, False, {}
+        return self._sample(), 0.0, False, False, {}
+
+    def _sample(self) -> Any:
+        self.answer = self.observation_space.sample()
+        return self.answer
 
 
 @pytest.mark.parametrize(
@@ -248,3 +255,55 @@ def test_a_kind_of_environment_may_not_make_up_categories():
     spec = EnvSpec({"": Column("int8", categories=(3,))}, ActionSpec((2,)))
     with pytest.raises(ValueError, match="hold a category that does not exist"):
         Own(spec, 2).reset([0, 1])
+
+
+KEYS = st.text("abz_", min_size=1, max_size=3)
+ENDS = st.one_of(
+    st.integers(1, 300).flatmap(lambda n: st.integers(-9, 9).map(lambda s: Discrete(n, start=s))),
+    st.lists(st.integers(1, 9), min_size=1, max_size=3).map(MultiDiscrete),
+    st.integers(1, 4).map(MultiBinary),
+    st.lists(st.integers(1, 3), max_size=3).map(lambda shape: Box(-5, 5, tuple(shape))),
+    st.lists(st.integers(1, 3), max_size=3).map(lambda s: Box(0, 255, tuple(s), np.uint8)),
+)
+SPACES = st.recursive(
+    ENDS,
+    lambda inner: st.one_of(
+        st.dictionaries(KEYS, inner, min_size=1, max_size=3).map(Dict),
+        st.lists(inner, min_size=1, max_size=3).map(Tuple),
+    ),
+    max_leaves=5,
+)
+
+
+def flattened(space: Space, value: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return leaves by name, as slowly and plainly as it can be said."""
+    if isinstance(space, (Dict, Tuple)):
+        found = {}
+        entries = space.items() if isinstance(space, Dict) else enumerate(space)
+        for key, entry in entries:
+            found |= flattened(entry, value[key], (*path, str(key)))
+        return found
+    if isinstance(space, (Discrete, MultiDiscrete)):
+        value = value - space.start
+    return {".".join(path): np.asarray(value)}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(space=SPACES, seed=st.integers(0, 99), frame_stack=st.integers(1, 3))
+def test_any_nesting_equals_its_naive_twin(space: Space, seed: int, frame_stack: int):
+    single = [Sampled(copy.deepcopy(space)) for _ in range(2)]
+    stacks: Any = [FrameStackObservation(env, frame_stack) for env in single]
+    envs = SingleEnvs(stacks if frame_stack > 1 else single, frame_stack)
+    envs.reset([seed, seed + 1])
+    found: Any = None
+    for _ in range(frame_stack):
+        found = leaves_of(envs.step([0, 0]).observation)
+    assert list(found) == list(envs.spec.observation) == sorted(found)
+    for index, env in enumerate(single):
+        newest = flattened(space, env.answer)
+        assert newest.keys() == found.keys()
+        for name, column in envs.spec.observation.items():
+            leaf = found[name][index]
+            assert leaf.shape == column.stacked_shape
+            assert column.holds(leaf)
+            np.testing.assert_array_equal(leaf[-1] if frame_stack > 1 else leaf, newest[name])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lrl.envs import EnvConfig, make_envs
-from lrl.envs.toy import Catch, Chain, Dials, Identity, Masked, Recall
+from lrl.envs.toy import Catch, Chain, Dials, Identity, Masked, Recall, Signpost
 
 
 def play(env, policy, episodes=20):
@@ -164,3 +164,40 @@ def test_masked_dials_allow_two_settings_each():
         with pytest.raises(ValueError, match=r"the setting \[.*\] is forbidden at lock"):
             env.step(forbidden)
         *_, info = env.step(np.array(Dials.setting(lock, (2, 3, 4))))
+
+
+def walking(observation):
+    """Walk to the post that the sign names, read from the board."""
+    walker, *posts = (np.argwhere(layer)[0] for layer in observation["board"])
+    down, right = posts[observation["sign"].argmax()] - walker
+    return int(down > 0) if down else 2 + int(right > 0)
+
+
+def test_signpost_pays_1_at_the_post_that_the_sign_names():
+    env = Signpost()
+    returns = [result[0] for result in play(env, walking, episodes=100)]
+    assert env.optimal_return == 1.0
+    # A way may lead over the other post.
+    assert np.mean(returns) > 0.7
+    assert {*returns} == {-1.0, 1.0}
+
+
+def test_signpost_needs_both_leaves():
+    """Who guesses what one of them says is right in half of the episodes."""
+    rng = np.random.default_rng(0)
+
+    def signless(observation):
+        return walking({**observation, "sign": np.array([1, 0])})
+
+    def blind(observation):
+        return int(rng.integers(4))
+
+    for policy in (signless, blind):
+        assert abs(np.mean([r[0] for r in play(Signpost(), policy, episodes=400)])) < 0.2
+
+
+def test_signpost_truncates_and_never_repays():
+    results = play(Signpost(max_moves=3), lambda _: 0, episodes=50)
+    assert all(truncated != terminated for _, _, terminated, truncated in results)
+    assert all((total == 0.0) == truncated for total, _, _, truncated in results)
+    assert {length for _, length, _, _ in results} <= {1, 2, 3}

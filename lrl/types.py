@@ -410,8 +410,8 @@ class Rows:
         for name, column in expected.items():
             array = columns.get(name)
             if array is None:
-                is_policys = name == "value" or name.startswith("memory")
-                was_asked = is_policys and (self.kind <= RowKind.BOUNDARY).any()
+                is_of_policy = name == "value" or name.startswith("memory")
+                was_asked = is_of_policy and (self.kind <= RowKind.BOUNDARY).any()
                 if column.missing is None or was_asked:
                     raise ValueError(
                         f"rows.{name} is missing, expected {column.dtype}{[count, *column.shape]}"

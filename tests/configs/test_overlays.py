@@ -39,12 +39,13 @@ SYSTEMS = {
     "synchronous": lambda config: config.data.actors.num_actors == 0,
 }
 # The others run as long as Mnih et al. 2015: 200 million frames, four of them in a step.
-ENV_STEPS = {"data_efficient_rainbow": 100_000}
+ENV_STEPS = {"data_efficient_rainbow": 100_000, "r2d2": 2_500_000_000}
 GRADIENT_CLIPS = {
     "apex": 40.0,
     "beyond_the_rainbow": 10.0,
     "data_efficient_rainbow": 10.0,
     "dueling_double_dqn": 10.0,
+    "r2d2": 40.0,
     "rainbow": 10.0,
 }
 # RMSProp's eps outside the root: the root of the paper's, over 32 where its gradients are sums.
@@ -139,7 +140,9 @@ def test_what_defines_a_target_and_a_batch_is_stated_and_not_a_default(name: str
 @pytest.mark.parametrize("name", [name for name in OVERLAYS if name != "apex"])
 def test_a_run_is_as_long_as_the_papers(name: str, configs: dict[str, Any]):
     config = configs[name]
-    rate, samples = config.data.rate, config.trainer.max_steps * config.data.replay.batch_size
+    rate, replay = config.data.rate, config.data.replay
+    length = replay.sequences.length if replay.sequences else 1
+    samples = config.trainer.max_steps * replay.batch_size * length
     env_steps = samples / rate.samples_per_insert + rate.warm_up_env_steps
     assert env_steps == pytest.approx(ENV_STEPS.get(name, 50_000_000), rel=0.02)
 

@@ -134,5 +134,5 @@ def test_the_papers_are_all_there():
     assert OVERLAYS == [
         "apex", "beyond_the_rainbow", "c51", "data_efficient_rainbow", "double_dqn", "dqn",
         "dueling_double_dqn", "iqn", "munchausen_dqn", "munchausen_iqn", "prioritized", "qr_dqn",
-        "rainbow",
+        "r2d2", "rainbow",
     ]  # fmt: skip

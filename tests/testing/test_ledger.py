@@ -26,7 +26,8 @@ CLEAN = {"corrupt": 0, "duplicated": 0, "missing": 0}
 
 def joined(parts: list[Rows]) -> Rows:
     columns = [part.columns() for part in parts]
-    return Rows.of({name: np.concatenate([c[name] for c in columns]) for name in columns[0]})
+    names = [name for name in columns[0] if all(name in c for c in columns)]
+    return Rows.of({name: np.concatenate([c[name] for c in columns]) for name in names})
 
 
 def picked(rows: Rows, index: np.ndarray) -> Rows:

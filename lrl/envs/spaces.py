@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,8 @@ class ObservationLeaves:
             )
         self._leaves = dict(sorted(found.items()))
         self.columns = {name: leaf.column for name, leaf in self._leaves.items()}
+        self._names = self.columns.keys()
+        self._is_flat = all(leaf.path == (name,) for name, leaf in self._leaves.items())
 
     def bounds(self) -> dict[str, Bounds]:
         """Return what looks whether observations lie in their space, by the names of leaves."""
@@ -76,6 +79,10 @@ class ObservationLeaves:
         Raises:
             ValueError: It has other leaves than its space.
         """
+        if not self._nodes:
+            return {"": observation}
+        if self._is_flat and isinstance(observation, dict) and observation.keys() == self._names:
+            return observation
         for node in self._nodes:
             node.check(_at(observation, node.path), whose)
         return {name: _at(observation, leaf.path) for name, leaf in self._leaves.items()}
@@ -94,7 +101,10 @@ class ObservationLeaves:
         Raises:
             ValueError: It has another type or shape, or is a category that does not exist.
         """
-        return self._leaves[name].read(np.asarray(value), shape, whose, name)
+        value, leaf = np.asarray(value), self._leaves[name]
+        if leaf.is_number and value.dtype == leaf.type and value.shape == shape:
+            return value  # as most are
+        return leaf.read(value, shape, whose, name)
 
     def _walk(self, space: Space, path: _Path) -> Iterator[tuple[_Path, Space]]:
         if isinstance(space, Dict):
@@ -129,6 +139,16 @@ class Leaf:
     space: Space
     column: Column
 
+    @cached_property
+    def is_number(self) -> bool:
+        """Whether what the environment answers needs no translation."""
+        return isinstance(self.space, Box)
+
+    @cached_property
+    def type(self) -> np.dtype[Any]:
+        """Type of its column."""
+        return self.column.type
+
     def read(
         self, value: npt.NDArray[Any], shape: tuple[int, ...], whose: str, name: str
     ) -> npt.NDArray[np.generic]:
@@ -138,7 +158,7 @@ class Leaf:
                 f"{whose}: the observation{quoted(name)} was declared {self._declared} {shape}, "
                 f"but came as {value.dtype} {value.shape}."
             )
-        if isinstance(self.space, Box):
+        if self.is_number:
             return value
         first, count = _choices(self.space)
         numbered = value - first

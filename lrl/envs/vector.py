@@ -69,6 +69,8 @@ class StreamEnvs(ABC):
         self.offers_masks = False
         self.retired = np.zeros(num_envs, np.bool_)
         self._bounds = dict(bounds or {})
+        columns = spec.observation.items()
+        self._categories = {name: column for name, column in columns if column.categories}
         self._declared = {
             name: ((num_envs, *column.stacked_shape), column.type)
             for name, column in spec.observation.items()
@@ -180,7 +182,7 @@ class StreamEnvs(ABC):
                     f"Environment {index}: the observation{quoted(name)} is not finite: "
                     f"{leaf[index]}."
                 )
-            if not self.spec.observation[name].holds(leaf):
+            if name in self._categories and not self._categories[name].holds(leaf):
                 raise ValueError(f"Observations{quoted(name)} hold a category that does not exist.")
             if name in self._bounds and not self._bounds[name].check(leaf):
                 del self._bounds[name]

@@ -64,6 +64,13 @@ def test_rows_of_ones_own_making_are_learnt_from(tmp_path, example: str):
 
 @pytest.mark.timeout(180)
 @pytest.mark.slow
+def test_the_example_of_observations_with_leaves_runs(tmp_path):
+    out = run([str(ROOT / "examples/dict_observations.py"), "--max-steps", "60"], tmp_path)
+    assert re.search(r"best return \d+\.\d of 20", out)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--without-memory"]])
 def test_the_example_of_an_agent_that_remembers_runs(tmp_path, more: list[str]):
     out = run([str(ROOT / "examples/memory.py"), "--max-steps", "20", *more], tmp_path)

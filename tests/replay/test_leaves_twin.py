@@ -64,7 +64,7 @@ def assert_shows(
         assert torch.equal(found[name][index], expected)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     data=st.data(),
     frame_stack=st.integers(1, 3),

@@ -1,6 +1,6 @@
 """Observations with leaves: a camera's image, a speed and a mode, in nested spaces.
 
-    python examples/dict_observations.py [--max-steps 1500]
+    python examples/dict_observations.py [--max-steps 300]
 
 Nothing has to be set for them: `lrl.DQN()` gives each leaf an encoder that suits it, and a run says
 at its start which. Here one is chosen, and one leaf is not looked at, since it only shows noise.
@@ -49,7 +49,7 @@ class Crossing(gymnasium.Env):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--max-steps", type=int, default=1500, help="learner steps")
+    parser.add_argument("--max-steps", type=int, default=300, help="learner steps")
     args = parser.parse_args()
 
     L.seed_everything(0)
@@ -67,7 +67,7 @@ def main() -> None:
         rate=lrl.RateLimiterConfig(samples_per_insert=16, warm_up_env_steps=500),
     )
     callback = lrl.ActorLearnerCallback(
-        sync_period_learner_steps=10, eval_period_learner_steps=min(500, args.max_steps)
+        sync_period_learner_steps=10, eval_period_learner_steps=min(100, args.max_steps)
     )
     trainer = L.Trainer(
         devices=1, max_steps=args.max_steps, callbacks=[callback, lrl.RLProgressBar()]

@@ -17,6 +17,7 @@ from lrl.networks import (
     Head,
     ImplicitQuantileHead,
     MLPEncoder,
+    MultiEncoder,
     QuantileHead,
     ScalarHead,
 )
@@ -92,3 +93,29 @@ def test_all_parts_together(tmp_path, seed: int):
     parts = {"head": head, "bootstrap": MunchausenBootstrap, "replay": replay}
     reached, optimal = score(tmp_path, "lrl/Catch-v0", seed, **parts)
     assert reached >= optimal - 1e-6
+
+
+@pytest.mark.parametrize("ignored", [None, "board", "sign"])
+def test_signpost_is_learnt_from_both_leaves_and_from_neither_alone(tmp_path, ignored: str | None):
+    torch.manual_seed(0)
+    encoder = functools.partial(MultiEncoder, ignored=[ignored] if ignored else [])
+    run = make_run(
+        tmp_path,
+        ActorLearnerCallback(1, 3000, 0),
+        module=DQN(encoder, bootstrap=DoubleBootstrap, target_update_period_learner_steps=50),
+        data=small_data(
+            "lrl/Signpost-v0",
+            actors=ActorConfig(num_actors=0, envs_per_actor=16),
+            exploration=EpsilonGreedy(Linear(1.0, 0.05, 30_000)),
+            replay=ReplayConfig(capacity=50_000, batch_size=128, n_step=3, gamma=0.9),
+            rate=RateLimiterConfig(samples_per_insert=8.0, warm_up_env_steps=1000),
+            evaluation=EvaluationConfig(episodes=100),
+        ),
+        max_steps=6000,
+        log_every_n_steps=500,
+    ).fit()
+    (metrics,) = run.trainer.validate(run.module, datamodule=run.data, verbose=False)
+    if ignored is None:
+        assert metrics["eval/return_mean"] >= 0.95
+    else:
+        assert abs(metrics["eval/return_mean"]) <= 0.4

@@ -95,6 +95,7 @@ def test_all_parts_together(tmp_path, seed: int):
     assert reached >= optimal - 1e-6
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("ignored", [None, "board", "sign"])
 def test_signpost_is_learnt_from_both_leaves_and_from_neither_alone(tmp_path, ignored: str | None):
     torch.manual_seed(0)

@@ -204,7 +204,7 @@ def test_what_it_chose_is_told():
         ({"hidden_size": None, "layer_norm": True}, "there is no layer to normalise"),
         ({"encoders": {"camera": ScalarHead}}, "encoders.camera must be a subclass of .*Encoder"),
         ({"encoders": {"camera": NatureEncoder}}, "needs observations of shape"),
-        ({"encoders": {"camera": {"class_path": "lrl.networks.MLPEncoder", "init_args": {"units": 3}}}},
+        ({"encoders": {"camera": {"class_path": "lrl.networks.MLPEncoder", "init_args": {"a": 3}}}},
          "encoders.camera cannot be built: TypeError"),
     ],
 )  # fmt: skip

@@ -31,13 +31,14 @@ from lrl import (
     InferenceConfig,
     RateLimiterConfig,
     ReplayConfig,
+    SequenceConfig,
 )
 from lrl.actors.exploration import Boltzmann, EpsilonGreedy, Exploration, Mixture
 from lrl.envs import WrapperConfig, restorable
 from lrl.envs.toy import Dials
-from lrl.learner import DoubleBootstrap, MunchausenBootstrap
-from lrl.networks import CategoricalHead, ScalarHead
-from lrl.replay import PrioritizedSampler
+from lrl.learner import DoubleBootstrap, MunchausenBootstrap, NoBootstrap
+from lrl.networks import CategoricalHead, GRUCore, ScalarHead
+from lrl.replay import PrioritizedSampler, Rollouts
 from lrl.schedules import Constant, Linear
 from lrl.types import Batch, RowKind, Rows
 
@@ -96,6 +97,38 @@ def test_an_interrupted_run_equals_one_that_was_not(tmp_path, monkeypatch):
     straight = outcome(exact_run(tmp_path, 90).fit())
     first = exact_run(tmp_path, 52).fit()
     assert_same(outcome(exact_run(tmp_path, 90, seed=7).fit(first.checkpoint("last"))), straight)
+
+
+# --- Other experience ------------------------------------------------------------------------
+
+
+def learnt(folder: Path, module: DQN, **settings: Any) -> list[Any]:
+    """Train for 20 steps on masked dials; return the batches."""
+    batches: list[Any] = []
+    data = small_data(env=dials(), actors=ActorConfig(0, 8), **settings)
+    callbacks = [AfterEachStep(lambda _, batch: batches.append(batch)), ActorLearnerCallback(10, 0)]
+    make_run(folder, *callbacks, module=module, data=data, max_steps=20).fit()
+    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+    return batches
+
+
+def test_sequences_hold_a_choice_in_each_branch(tmp_path):
+    module = small_agent(
+        core=functools.partial(GRUCore, hidden_size=7), bootstrap=MunchausenBootstrap
+    )
+    sequences = SequenceConfig(length=6, overlap=3, burn_in=2)
+    replay = ReplayConfig(2000, batch_size=4, n_step=1, gamma=0.9, sequences=sequences)
+    batches = learnt(tmp_path, module, replay=replay)
+    assert batches[0].action.shape == (4, 6, 2)
+
+
+def test_rollouts_hold_a_choice_in_each_branch(tmp_path):
+    rollouts = functools.partial(Rollouts, num_steps=8, num_minibatches=1, epochs=1)
+    module = DQN(encoder=FlatEncoder, bootstrap=NoBootstrap)
+    batches = learnt(
+        tmp_path, module, replay=ReplayConfig(), rate=RateLimiterConfig(), experience=rollouts
+    )
+    assert batches[0].action.shape == (64, 2)
 
 
 # --- Masked, in every mode ------------------------------------------------------------------

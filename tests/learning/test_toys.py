@@ -9,7 +9,14 @@ import pytest
 import torch
 from helpers.training_runs import make_run, quiet, small_data
 
-from lrl import DQN, ActorConfig, ActorLearnerCallback, EvaluationConfig, RateLimiterConfig
+from lrl import (
+    DQN,
+    ActorConfig,
+    ActorLearnerCallback,
+    EnvConfig,
+    EvaluationConfig,
+    RateLimiterConfig,
+)
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.learner import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
 from lrl.networks import (
@@ -32,7 +39,8 @@ HEADS = {
     "quantile": functools.partial(QuantileHead, num_quantiles=16),
     "implicit": functools.partial(ImplicitQuantileHead, num_quantiles=8, num_target_quantiles=8),
 }
-OPTIMAL = {"lrl/Chain-v0": 0.6, "lrl/Catch-v0": 1.0, "lrl/Dials-v0": -8.0}
+OPTIMAL = {"lrl/Chain-v0": 0.6, "lrl/Catch-v0": 1.0, "lrl/Dials-v0": -4.0}
+KWARGS: dict[str, dict[str, Any]] = {"lrl/Dials-v0": {"locks": 4, "masks": True}}
 RULES = {"max": MaxBootstrap, "double": DoubleBootstrap, "munchausen": MunchausenBootstrap}
 
 
@@ -50,7 +58,7 @@ def score(folder, toy: str, seed: int, **parts) -> tuple[float, float]:
             **parts,
         ),
         data=small_data(
-            toy,
+            env=EnvConfig(toy, KWARGS.get(toy, {}), action_masks=toy in KWARGS),
             actors=ActorConfig(num_actors=0, envs_per_actor=8),
             exploration=EpsilonGreedy(Linear(1.0, 0.1, 3000)),
             replay=replay,
@@ -77,9 +85,8 @@ def test_every_head_with_every_rule(tmp_path, head: str, rule: str, toy: str, se
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_with_every_rule_in_branches(tmp_path, head: str, rule: str, seed: int):
+    """Two settings of each dial are allowed: what one branch chooses shows its worth often."""
     parts: dict[str, Any] = {"head": HEADS[head], "bootstrap": RULES[rule]}
-    if head == "categorical":
-        parts["head"] = functools.partial(CategoricalHead, num_atoms=51, v_min=-20.0, v_max=0.0)
     reached, optimal = score(tmp_path, "lrl/Dials-v0", seed, **parts)
     assert reached >= optimal - 1e-6
 

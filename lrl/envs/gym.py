@@ -23,8 +23,8 @@ from typing_extensions import override
 from lrl.envs.config import EnvConfig, WrapperConfig, old_atari_id
 from lrl.envs.kind import EnvKind, RenderedEnv
 from lrl.envs.protocols import GYMNASIUM
-from lrl.envs.spaces import ObservationLeaves
-from lrl.envs.vector import Choices, EnvStep, StreamEnvs, joined_masks
+from lrl.envs.spaces import Choices, ObservationLeaves, joined_masks
+from lrl.envs.vector import EnvStep, StreamEnvs
 from lrl.parts import factory, safety
 from lrl.types import ActionSpec, ConfigError, EnvSpec, Observation, whole_of
 

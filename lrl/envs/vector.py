@@ -11,12 +11,11 @@ import logging
 import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box
 
 from lrl.types import ConfigError, EnvSpec, Observation, leaves_of
 
@@ -245,77 +244,6 @@ def checked_leaves(
 def quoted(leaf: str) -> str:
     """Return the name of a leaf as a sentence has it after "the observation"."""
     return f" {leaf!r}" if leaf else ""
-
-
-class Choices:
-    """The actions of a space as choices, numbered from 0: one, or one in each of several branches.
-
-    Discrete has one branch, MultiDiscrete one for each of its numbers, and MultiBinary one of two
-    choices for each of its bits.
-
-    Args:
-        space: The action space of one environment.
-        owner: Whose it is, for the message.
-
-    Attributes:
-        branches: Number of choices in each.
-
-    Raises:
-        ConfigError: It is another space.
-
-    Example:
-        >>> choices = Choices(MultiDiscrete([3, 2], start=[1, 0]), "env")
-        >>> choices.branches, choices.actions(np.array([[0, 1]]))
-        ((3, 2), array([[1, 1]]))
-    """
-
-    def __init__(self, space: Space, owner: str) -> None:
-        start: Any = 0
-        if isinstance(space, Discrete):
-            sizes, start = np.array([space.n]), space.start
-        elif isinstance(space, MultiDiscrete):
-            sizes, start = space.nvec.flatten(), space.start
-        elif isinstance(space, MultiBinary):
-            sizes = np.full(prod(space.shape or ()), 2)
-        else:
-            raise ConfigError(f"{owner} has the action space {space}, {_instead_of(space)}")
-        self.branches = tuple(sizes.tolist())
-        self._start, self._shape = start, space.shape or ()
-        self._dtype = np.int64 if isinstance(space, Discrete) else space.dtype
-
-    def actions(self, choices: npt.NDArray[np.int64]) -> npt.NDArray[np.integer]:
-        """Return the space's own actions `[num_envs, ...]`, of choices as `StreamEnvs` has them."""
-        own = choices.reshape(len(choices), *self._shape) + self._start
-        return own.astype(self._dtype, copy=False)
-
-
-def _instead_of(space: Space) -> str:
-    """Say what to do about an action space that has no choices."""
-    if isinstance(space, Box):
-        return (
-            "which is continuous: add lrl.envs.Discretize to env.wrappers, with the number of "
-            "values of each dimension as its `bins`."
-        )
-    return (
-        "but only Discrete, MultiDiscrete and MultiBinary are supported: add a wrapper to "
-        "env.wrappers that has one of these."
-    )
-
-
-def joined_masks(masks: Any) -> npt.NDArray[Any]:
-    """Return the masks of all branches side by side.
-
-    Args:
-        masks: A tuple of them, nested where the space has several axes (as Gymnasium's `sample`
-            takes them), or an array of all.
-
-    Example:
-        >>> joined_masks((np.array([1, 0]), np.array([0, 1, 1])))
-        array([1, 0, 0, 1, 1])
-    """
-    if isinstance(masks, tuple) and isinstance(masks[0], (tuple, np.ndarray)):
-        return np.concatenate([joined_masks(mask) for mask in masks], axis=-1)
-    return np.asarray(masks)
 
 
 _log = logging.getLogger(__name__)

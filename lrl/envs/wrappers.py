@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from typing_extensions import override
 
-from lrl.envs.vector import Choices, joined_masks
+from lrl.envs.spaces import Choices, joined_masks
 from lrl.types import ActionSpec, ConfigError
 
 _MOST_JOINT_ACTIONS = 4096

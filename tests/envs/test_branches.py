@@ -23,8 +23,8 @@ from lrl.envs import (
     make_spec,
 )
 from lrl.envs.gym import NativeVectorEnvs, SingleEnvs
+from lrl.envs.spaces import Choices
 from lrl.envs.toy import Dials
-from lrl.envs.vector import Choices
 from lrl.types import ActionSpec, ConfigError
 
 FLOATS = st.floats(-(2.0**90), 2.0**90, width=32)

@@ -108,7 +108,7 @@ TASKS = (
     Task("cartpole_iqn", "cartpole_iqn", bar=475, seconds=60),
     Task("cartpole_masked", "cartpole_masked", bar=450, seconds=300),
     Task("recall", "recall", bar=0.95, seconds=120),
-    Task("signpost", "signpost", bar=0.95, seconds=180),
+    Task("signpost", "signpost", bar=0.95, seconds=240),
     Task("cartpole_pqn", "cartpole_pqn", bar=475, seconds=45),
     Task("lunarlander", "lunarlander", bar=200, seconds=600),
     Task("acrobot", "acrobot", bar=-80, seconds=180),

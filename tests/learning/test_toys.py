@@ -124,6 +124,6 @@ def test_signpost_is_learnt_from_both_leaves_and_from_neither_alone(tmp_path, ig
     ).fit()
     (metrics,) = run.trainer.validate(run.module, datamodule=run.data, verbose=False)
     if ignored is None:
-        assert metrics["eval/return_mean"] >= 0.95
+        assert metrics["eval/return_mean"] >= 0.9
     else:
         assert abs(metrics["eval/return_mean"]) <= 0.4

@@ -116,9 +116,9 @@ class ActionSpec:
         """What a row holds of an action."""
         return Column("int32", () if len(self.branches) == 1 else (len(self.branches),))
 
-    @cached_property
+    @property
     def parts(self) -> tuple[slice, ...]:
-        """Where the values of each branch stand."""
+        """Where the values of each branch stand; not kept, for compiled losses enter no lock."""
         ends = tuple(accumulate(self.branches))
         return tuple(slice(end - size, end) for size, end in zip(self.branches, ends, strict=True))
 

@@ -134,8 +134,8 @@ def check_sequences(
     """
     if agent.get("compile_loss"):
         raise ConfigError(
-            "model.compile_loss is true, but replay.sequences are unrolled step by step, which "
-            "torch.compile would copy out for every step: set compile_loss to false"
+            "model.compile_loss is true, but what is learnt from replay.sequences is not "
+            "compiled, so that it would do nothing: set compile_loss to false"
         )
     if agent.get("core") is None:
         if sequences.burn_in:

@@ -19,7 +19,7 @@ from lrl.types import Batch, ConfigError, EnvSpec, Rows, leaves_from
 class Rollouts(StoredExperience):
     """Lambda-returns of the newest rows, in shuffled minibatches, with neither replay nor target.
 
-    When every environment has made `num_steps` steps, so that each but the newest is followed by
+    When the environments have made `num_steps` steps each on average, so that each but the newest is followed by
     another row, returns are computed from the values that the policy saw as it acted, and stay as
     they are while the rollout is learnt from `epochs` times. Then the next one is collected, which
     begins with the rows that were still without a successor. Where episodes end, some environments
@@ -41,7 +41,7 @@ class Rollouts(StoredExperience):
         epochs: Times that a rollout is learnt from.
         gamma: Discount of one environment step.
         lambda_: Weight of longer returns: 0 bootstraps after one step, 1 at the rollout's end.
-        seed: Seed of the order of steps.
+        seed: Seed of the order of steps, the same on all ranks; `data.seed` does not change it.
     """
 
     sets_pace = True
@@ -149,6 +149,7 @@ class Rollouts(StoredExperience):
                 "keys": self._keys,
                 "returns": self._returns,
                 "order": self._order,
+                "left_out": self.rows_left_out,
             }
         return state
 
@@ -161,6 +162,7 @@ class Rollouts(StoredExperience):
             self._learnt_from = state["learnt_from"]
             self._keys, self._returns = state["keys"], state["returns"]
             self._order = state["order"]
+            self.rows_left_out = state["left_out"]
 
     def _begin_if_complete(self) -> None:
         """Compute the returns of a rollout, once the one before it is learnt from."""

@@ -134,7 +134,7 @@ def check_sequences(
     """
     if agent.get("compile_loss"):
         raise ConfigError(
-            "model.compile_loss is true, but what is learnt from replay.sequences is not "
+            "model.compile_loss is true, but replay.sequences are not "
             "compiled, so that it would do nothing: set compile_loss to false"
         )
     if agent.get("core") is None:

@@ -19,10 +19,10 @@ from lrl.types import Batch, ConfigError, EnvSpec, Rows, leaves_from
 class Rollouts(StoredExperience):
     """Lambda-returns of the newest rows, in shuffled minibatches, with neither replay nor target.
 
-    When the environments have made `num_steps` steps each on average, so that each but the newest is followed by
-    another row, returns are computed from the values that the policy saw as it acted, and stay as
-    they are while the rollout is learnt from `epochs` times. Then the next one is collected, which
-    begins with the rows that were still without a successor. Where episodes end, some environments
+    When the environments have made `num_steps` steps each on average, each of which but the newest
+    is followed by another row, returns are computed from the values that the policy saw as it
+    acted, and stay as they are while the rollout is learnt from `epochs` times. Then the next one
+    is collected, which begins with the rows that were still without a successor. Where episodes end, some environments
     have more steps in a rollout than others; of the few rows beyond a whole number of minibatches
     each epoch leaves other ones out.
 

@@ -22,9 +22,9 @@ class Rollouts(StoredExperience):
     When the environments have made `num_steps` steps each on average, each of which but the newest
     is followed by another row, returns are computed from the values that the policy saw as it
     acted, and stay as they are while the rollout is learnt from `epochs` times. Then the next one
-    is collected, which begins with the rows that were still without a successor. Where episodes end, some environments
-    have more steps in a rollout than others; of the few rows beyond a whole number of minibatches
-    each epoch leaves other ones out.
+    is collected, which begins with the rows that were still without a successor. Where episodes
+    end, some environments have more steps in a rollout than others; of the few rows beyond a whole
+    number of minibatches each epoch leaves other ones out.
 
     In synchronous mode acting and learning take strict turns. Actors in the background fill the
     next rollout meanwhile, with older policies, and then wait. Goes with the bootstrap rule

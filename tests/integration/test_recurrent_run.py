@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,19 @@ def test_sequences_hold_the_rows_as_they_came(tmp_path, received, mode, updates)
     assert ends > 100
 
 
+def killing(received: list[Rows]) -> Callable[[L.Trainer, Any], None]:
+    """Kill an actor, and stop once rows of the one in its place have come, which takes seconds."""
+
+    def kill(trainer: L.Trainer, batch: Any) -> None:
+        if trainer.global_step == 50:
+            os.kill(actor_processes()[0].pid, signal.SIGKILL)
+        elif trainer.global_step % 100 == 0 and trainer.global_step >= 600:
+            gaps = sum((rows.kind == RowKind.GAP).sum() for rows in received)
+            trainer.should_stop = bool(gaps == 2)
+
+    return kill
+
+
 @pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("inference", [None, InferenceConfig(groups_per_actor=2)])
 def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference, is_killed):
@@ -183,10 +197,6 @@ def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference, is
 
     An actor that takes the place of a killed one remembers nothing of it.
     """
-
-    def kill(trainer: L.Trainer, batch: Any) -> None:
-        if is_killed and trainer.global_step == 50:
-            os.kill(actor_processes()[0].pid, signal.SIGKILL)
 
     weights: dict[int, torch.Tensor] = {}
     publish = WeightStore.publish
@@ -199,10 +209,10 @@ def test_memory_crosses_processes(tmp_path, monkeypatch, received, inference, is
     run = make_run(
         tmp_path,
         ActorLearnerCallback(5, 0, 0),
-        AfterEachStep(kill),
+        *([AfterEachStep(killing(received))] if is_killed else []),
         module=recurrent_agent(),
         data=recall_data(actors=background(2, 2), inference=inference),
-        max_steps=600 if is_killed else 100,
+        max_steps=50_000 if is_killed else 100,
     ).fit()
     networks: dict[int, Any] = {}
     for version, vector in weights.items():

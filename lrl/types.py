@@ -501,7 +501,7 @@ class AnyBatch:
 
 @dataclass(frozen=True)
 class Batch(AnyBatch):
-    """Transitions sampled from the replay buffer, ready for the network.
+    """Transitions, ready for the network.
 
     `discount` is final: gamma**m for an m-step transition, 0 where the episode terminated, so
     the target is `reward + discount * value(next_observation)` and nothing downstream knows gamma.

@@ -76,7 +76,7 @@ class FunctionPolicy(BehaviourPolicy):
 
 
 class Sink(Protocol):
-    """Where an actor's rows go: the replay buffer itself, or a ring of chunks."""
+    """Where an actor's rows go: what is learnt from, or a ring of chunks."""
 
     def put(self, rows: Rows) -> None:
         """Take rows, copying them. May block while the receiver has no room."""

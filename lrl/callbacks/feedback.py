@@ -1,4 +1,4 @@
-"""Weights to the actors, priorities to the replay buffer: what flows back from the learner."""
+"""Weights to the actors, priorities to the replay: what flows back from the learner."""
 
 from __future__ import annotations
 

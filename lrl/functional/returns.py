@@ -79,8 +79,6 @@ def lambda_return(
     for t in range(rewards.shape[1] - 1, -1, -1):
         value = next_values[:, t]
         mixed = torch.where(goes_on[:, t], torch.lerp(value, later, lambda_), value)
-        if t == rewards.shape[1] - 1:
-            mixed = value
         # `where`, not a product: behind an end there may be NaN.
         later = rewards[:, t] + gamma * torch.where(terminated[:, t], 0.0, mixed)
         returns[:, t] = later

@@ -66,7 +66,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         inference: Servers that compute all actors' action values in batches; None lets every actor
             compute its own.
         exploration: How actors explore; None is `EpsilonGreedy()`.
-        replay: Size of the replay buffer and how transitions are made.
+        replay: Size of the replay and how transitions are made.
         rate: Ratio of learning to acting.
         evaluation: Evaluation episodes.
         learner_threads: Threads of torch in the learner; None leaves the actors one core each.
@@ -169,7 +169,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             check_parts(spec.entry_point, spec.vector_entry_point)
 
     def setup(self, stage: str) -> None:
-        """Check the configuration as a whole and build the replay buffer; starts no process."""
+        """Check the configuration as a whole and build what is learnt from; starts no process."""
         check_evaluation(self._trainer(), self)
         if stage != "fit":
             return

@@ -1,4 +1,4 @@
-"""The dataset: drains the actors into the replay buffer and yields batches, endlessly."""
+"""The dataset: drains the actors into the experience and yields batches, endlessly."""
 
 from __future__ import annotations
 

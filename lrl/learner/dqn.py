@@ -117,9 +117,9 @@ class DQN(L.LightningModule):
         self.scheduler_recipe = lr_scheduler and Recipe.of(
             lr_scheduler, "model.lr_scheduler", torch.optim.lr_scheduler.LRScheduler
         )
-        bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap", BootstrapRule)
+        self.bootstrap_recipe = Recipe.of(bootstrap, "model.bootstrap", BootstrapRule)
         with blamed_on("model.bootstrap"):
-            self.bootstrap: BootstrapRule = bootstrap_recipe()
+            self.bootstrap: BootstrapRule = self.bootstrap_recipe()
         self._check_target()
         self.updater: Updater = EagerUpdater(self)
         self.automatic_optimization = updates_per_step == 1
@@ -128,24 +128,29 @@ class DQN(L.LightningModule):
         self._guards: Sequence[GuardsLosses] = ()
         self._begun: L.Trainer | None = None
         self.save_hyperparameters(
-            {
-                "encoder": self.encoder_recipe.as_dict(),
-                "head": self.head_recipe.as_dict(),
-                "bootstrap": bootstrap_recipe.as_dict(),
-                "optimizer": self.optimizer_recipe.as_dict(),
-                "lr_scheduler": self.scheduler_recipe and self.scheduler_recipe.as_dict(),
-                "target_update_period_learner_steps": int(target_update_period_learner_steps),
-                "target_update_tau": float(target_update_tau),
-                "gradient_clip_norm": gradient_clip_norm,
-                "updates_per_step": int(updates_per_step),
-                "compile_loss": bool(compile_loss),
-                "env_spec": self.env_spec and self.env_spec.as_dict(),
-                "core": self.core_recipe and self.core_recipe.as_dict(),
-            },
-            logger=False,
+            {**self._hyperparameters(), "compile_loss": bool(compile_loss)}, logger=False
         )
         if self.env_spec is not None:
             self.configure_model()
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        """Return what a checkpoint builds the same agent from, as plain types."""
+        recipes = {
+            "encoder": self.encoder_recipe,
+            "core": self.core_recipe,
+            "head": self.head_recipe,
+            "bootstrap": self.bootstrap_recipe,
+            "optimizer": self.optimizer_recipe,
+            "lr_scheduler": self.scheduler_recipe,
+        }
+        return {
+            **{name: recipe and recipe.as_dict() for name, recipe in recipes.items()},
+            "target_update_period_learner_steps": int(self.target_update_period_learner_steps),
+            "target_update_tau": float(self.target_update_tau),
+            "gradient_clip_norm": self.gradient_clip_norm,
+            "updates_per_step": int(self.updates_per_step),
+            "env_spec": self.env_spec and self.env_spec.as_dict(),
+        }
 
     def _check_settings(self) -> None:
         if self.target_update_period_learner_steps < 1:
@@ -237,6 +242,7 @@ class DQN(L.LightningModule):
                 f"{type(self.bootstrap).__name__} adds a bonus to them, which is not defined: set "
                 "value_rescaling to null"
             )
+        # Also where nobody asks it (`NoBootstrap`): checkpoints and updaters are then the same.
         self.target = copy.deepcopy(self.online).requires_grad_(False)
 
     def configure_optimizers(self) -> Any:

@@ -20,11 +20,9 @@ def transitions_of(sequences: SequenceBatch, network: QNetwork) -> Batch:
         sequences: The sequences.
         network: What they go through.
     """
-    features = network.unroll(sequences)
     batch, length = sequences.learns.shape
     ahead = sequences.next_row - sequences.burn_in
-    size = features.shape[2]
-    there = features.gather(1, ahead[..., None].expand(-1, -1, size))
+    here, there = seen_by(network, sequences)
     mask = next_mask = None
     if sequences.action_mask is not None:
         masks = sequences.action_mask[:, sequences.burn_in :]
@@ -37,16 +35,29 @@ def transitions_of(sequences: SequenceBatch, network: QNetwork) -> Batch:
     rows = torch.arange(length) + sequences.burn_in
     keys = torch.stack((sequences.keys[:, :1].expand(batch, length), sequences.keys[:, 1:] + rows))
     return Batch(
-        observation=Unrolled(features[:, :length].flatten(0, 1)),
+        observation=here,
         action=sequences.action.flatten(0, 1),
         reward=sequences.reward.flatten(),
         discount=sequences.discount.flatten(),
-        next_observation=Unrolled(there.flatten(0, 1)),
+        next_observation=there,
         weights=weights.flatten(),
         keys=keys.flatten(1).T,
         action_mask=mask,
         next_action_mask=next_mask,
     )
+
+
+def seen_by(network: QNetwork, sequences: SequenceBatch) -> tuple[Unrolled, Unrolled]:
+    """Return observations and next observations of those transitions, as the network sees them.
+
+    Args:
+        network: What the sequences go through.
+        sequences: The sequences.
+    """
+    features, length = network.unroll(sequences), sequences.learns.shape[1]
+    ahead = (sequences.next_row - sequences.burn_in)[..., None].expand(-1, -1, features.shape[2])
+    there = features.gather(1, ahead)
+    return Unrolled(features[:, :length].flatten(0, 1)), Unrolled(there.flatten(0, 1))
 
 
 def of_each_sequence(sequences: SequenceBatch, td: TDLoss) -> TDLoss:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lrl.learner.bootstrap import BootstrapRule, NextValues, ask_target
-from lrl.learner.sequences import of_each_sequence, transitions_of
+from lrl.learner.sequences import of_each_sequence, seen_by, transitions_of
 from lrl.networks import QNetwork, onednn_products
 from lrl.networks.heads import TDLoss
 from lrl.types import AnyBatch, Batch, SequenceBatch
@@ -145,8 +146,9 @@ class EagerUpdater:
         with onednn_products():
             transitions = transitions_of(batch, agent.online)
             with torch.no_grad():
-                seen_by_target = transitions_of(batch, agent.target)
-            (next_values,) = ask_target(agent.bootstrap, agent.target, seen_by_target)
+                here, there = seen_by(agent.target, batch)
+            of_target = replace(transitions, observation=here, next_observation=there)
+            (next_values,) = ask_target(agent.bootstrap, agent.target, of_target)
             losses = _checked(agent.compute_loss(transitions, next_values))
         agent.measure(transitions, losses, batch.learns.flatten())
         return losses._replace(td=of_each_sequence(batch, losses.td))

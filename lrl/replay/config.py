@@ -1,4 +1,4 @@
-"""Configuration of the replay buffer (YAML: `data.replay`)."""
+"""Configuration of the replay (YAML: `data.replay`)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class NotEnoughRows(RuntimeError):
 
 
 class Sampler(ABC):
-    """Chooses the keys of a batch. Created from YAML, called by the replay buffer alone."""
+    """Chooses the keys of a batch. Created from YAML, called by the replay alone."""
 
     draws_independently: ClassVar[bool] = False
     """Whether a large batch, cut into parts, is as good as batches of their size."""

@@ -78,7 +78,7 @@ class SequenceConfig:
 class Sequences(Windows):
     """Windows of `burn_in + length + n_step` rows, named by their first row.
 
-    Created by the replay buffer and read by its sampler. They begin at every `period`-th row of a
+    Created by the replay and read by its sampler. They begin at every `period`-th row of a
     stream, whatever that row is, and are samplable when all their rows, and the earlier frames of
     the first stack, are stored without a gap, and at least one row is learnt from. Of the `length`
     rows behind the burn-in those are which start a complete transition, as `Transitions` defines
@@ -97,7 +97,6 @@ class Sequences(Windows):
     ) -> None:
         super().__init__(streams, frame_stack, n_step, gamma)
         self.config = config
-        self._remembers = any(name.startswith("memory") for name in streams.carried)
 
     @property
     def needs(self) -> str:
@@ -128,14 +127,14 @@ class Sequences(Windows):
         """List the keys that became samplable since the streams had `counts_before` rows."""
         rows = self.config.rows(self.n_step)
         start = np.maximum(counts_before - rows + 1, self.streams.oldest)
-        keys = self._beginning(start, self.streams.counts - rows + 1)
+        keys = self.keys_between(start, self.streams.counts - rows + 1)
         return keys[self.stored_samplable(keys)]
 
-    def no_longer_samplable(self, oldest_before: IndexArray) -> IndexArray:
-        """List the keys that were overwritten, or lost a row of their stack, since then."""
-        oldest = self.streams.oldest
-        stop = np.where(oldest > oldest_before, oldest + self.frame_stack - 1, oldest_before)
-        return self._beginning(oldest_before, stop)
+    def keys_between(self, start: IndexArray, stop: IndexArray) -> IndexArray:
+        """List the keys between of rows where a sequence begins."""
+        keys = key_ranges(-(-start // self.config.period), -(-stop // self.config.period))
+        keys[:, 1] *= self.config.period
+        return keys
 
     def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> SequenceBatch:
         """Build the sequences of samplable keys: each frame once, however many stacks have it."""
@@ -164,7 +163,7 @@ class Sequences(Windows):
             burn_in=first,
             eta=self.config.eta,
             action_mask=mask,
-            memory=self._memory(own[:, :1]) if self._remembers else None,
+            memory=self._memory(own[:, :1]),
         )
 
     def _slots(self, keys: IndexArray) -> IndexArray:
@@ -172,19 +171,12 @@ class Sequences(Windows):
         rows = np.arange(1 - self.frame_stack, self.config.rows(self.n_step))
         return self.streams.slots(keys[:, 0], keys[:, 1:] + rows)
 
-    def _beginning(self, start: IndexArray, stop: IndexArray) -> IndexArray:
-        """List the keys from `start[s]` to `stop[s] - 1` of every stream s where one begins."""
-        keys = key_ranges(-(-start // self.config.period), -(-stop // self.config.period))
-        keys[:, 1] *= self.config.period
-        return keys
-
-    def _memory(self, first: IndexArray) -> Memory:
-        carried = self.streams.carried
-        names = [name for name in carried if name.startswith("memory")]
+    def _memory(self, first: IndexArray) -> Memory | None:
+        names = leaves_from("memory", {name: name for name in self.streams.carried}).values()
         taken = {name: self.streams.take(name, first)[:, 0] for name in names}
         if self.config.memory == "zero":
             taken = {name: torch.zeros_like(value) for name, value in taken.items()}
-        return leaves_from("memory", taken)
+        return leaves_from("memory", taken) or None
 
     def _transitions(self, flags: _Flags) -> tuple[npt.NDArray[np.bool_], _Flags]:
         """Tell which rows behind the burn-in start a complete transition.

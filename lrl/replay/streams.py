@@ -34,7 +34,7 @@ IndexArray = npt.NDArray[np.int64]
 class Streams:
     """Rows of all streams: one ring per stream, as columns.
 
-    Created and used by the replay buffer alone, in the learner process; not thread-safe.
+    Created and used by the experience alone, in the learner process; not thread-safe.
     A row is named by a key `(stream, number)`, where `number` counts the rows of its stream from
     0 for ever; the newest `rows_per_stream` of each stream are stored. The policy version of a
     row is not stored: it only serves statistics, which are taken when rows arrive.

@@ -57,12 +57,18 @@ class Windows(ABC):
         """List the keys that became samplable since the streams had `counts_before` rows."""
 
     @abstractmethod
-    def no_longer_samplable(self, oldest_before: IndexArray) -> IndexArray:
-        """List the keys that were overwritten, or lost a row that they need, since then."""
+    def keys_between(self, start: IndexArray, stop: IndexArray) -> IndexArray:
+        """List the keys from `start[s]` to `stop[s] - 1` of every stream s."""
 
     @abstractmethod
     def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> Any:
         """Build the batch of samplable keys: of what kind, the subclass says."""
+
+    def no_longer_samplable(self, oldest_before: IndexArray) -> IndexArray:
+        """List the keys that were overwritten, or lost a row of their stack, since then."""
+        oldest = self.streams.oldest
+        stop = np.where(oldest > oldest_before, oldest + self.frame_stack - 1, oldest_before)
+        return self.keys_between(oldest_before, stop)
 
     def draw(self, count: int, generator: torch.Generator) -> IndexArray:
         """Draw keys uniformly, with replacement, of which some may not be sampled."""
@@ -99,7 +105,7 @@ class Windows(ABC):
 class Transitions(Windows):
     """Transitions over streams: the rows of one, and those of both its stacks.
 
-    Created by the replay buffer and read by its sampler. A STEP row i is samplable when the
+    Created by the replay and read by its sampler. A STEP row i is samplable when the
     `frame_stack` rows up to it are stored without a gap, and its window is complete: m rows of
     kind STEP from row i on, where m is the first with an episode's end or else `n_step`; then
     either that last row terminated, or row i+m exists and is a STEP or BOUNDARY row, from which
@@ -110,7 +116,6 @@ class Transitions(Windows):
     def __init__(self, streams: Streams, frame_stack: int, n_step: int, gamma: float) -> None:
         super().__init__(streams, frame_stack, n_step, gamma)
         self._both_stacks = np.arange(1 - frame_stack, 2)  # rows of a transition of one step
-        self._remembers = any(name.startswith("memory") for name in streams.carried)
 
     @property
     def needs(self) -> str:
@@ -139,11 +144,9 @@ class Transitions(Windows):
         samplable, last = self._inspect(keys)
         return keys[samplable & (last >= counts_before[keys[:, 0]])]
 
-    def no_longer_samplable(self, oldest_before: IndexArray) -> IndexArray:
-        """List the keys that were overwritten, or lost a row of their stack, since then."""
-        oldest = self.streams.oldest
-        stop = np.where(oldest > oldest_before, oldest + self.frame_stack - 1, oldest_before)
-        return key_ranges(oldest_before, stop)
+    def keys_between(self, start: IndexArray, stop: IndexArray) -> IndexArray:
+        """List the keys of all rows between."""
+        return key_ranges(start, stop)
 
     def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> Batch:
         """Build the transitions of samplable keys.
@@ -171,8 +174,8 @@ class Transitions(Windows):
             keys=torch.from_numpy(keys),
             action_mask=here.get("action_mask"),
             next_action_mask=there.get("action_mask"),
-            memory=leaves_from("memory", here) if self._remembers else None,
-            next_memory=leaves_from("memory", there) if self._remembers else None,
+            memory=leaves_from("memory", here) or None,
+            next_memory=leaves_from("memory", there) or None,
         )
 
     def _both(self, name: str, slots: IndexArray, stack: int) -> tuple[Tensor, Tensor]:

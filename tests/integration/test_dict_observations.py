@@ -6,11 +6,9 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 from helpers.dict_envs import LENGTH, BothLeaves, Signals
-from helpers.exact_runs import assert_same, outcome, saving_run
 from helpers.training_runs import AfterEachStep, Run, background, make_run, quiet, small_data
 
 from lrl import (
@@ -121,15 +119,3 @@ def test_noisy_networks_act_through_servers(tmp_path):
     run = signals_run(tmp_path, data, agent(head=head), 60).fit()
     assert run.trainer.global_step == 60
     assert all(torch.isfinite(parameter).all() for parameter in run.module.parameters())
-
-
-def test_a_run_goes_on_bit_for_bit(tmp_path):
-    def run(seed: int, steps: int) -> Run:
-        L.seed_everything(seed, verbose=False)
-        data = signals_data(ActorConfig(0, 2), seed=seed)
-        return saving_run(tmp_path, agent(), data, max_steps=steps, evaluate=25)
-
-    straight = run(seed=0, steps=80).fit()
-    first = run(seed=0, steps=45).fit()
-    second = run(seed=7, steps=80).fit(first.checkpoint("last"))
-    assert_same(outcome(second), outcome(straight))

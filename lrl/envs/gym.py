@@ -79,6 +79,8 @@ def _read_mask(
             f"info['action_mask'] of {name} must have the shape {shape}, a number per {per}, but "
             f"has {mask.shape}."
         )
+    if mask.dtype.kind == "f" and np.isnan(mask).any():
+        raise ValueError(f"info['action_mask'] of {name} holds NaN.")
     return mask.astype(np.bool_)
 
 

@@ -286,6 +286,8 @@ class Choices:
         else:
             raise ConfigError(f"{owner} has the action space {space}, {_instead_of(space)}")
         self.branches = tuple(sizes.tolist())
+        if not self.branches:
+            raise ConfigError(f"{owner} has the action space {space}, in which there is no choice.")
         self._start, self._shape = start, space.shape or ()
         self._dtype = np.int64 if isinstance(space, Discrete) else space.dtype
 

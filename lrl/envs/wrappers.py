@@ -165,9 +165,10 @@ class Discretize(gymnasium.ActionWrapper):
                 f"env.wrappers: Discretize needs actions with finite bounds, not {space}: put a "
                 "wrapper before it that bounds them, such as gymnasium.wrappers.RescaleAction."
             )
-        if bins < 2:
+        if not isinstance(bins, int) or bins < 2:
             raise ConfigError(
-                f"env.wrappers: the bins of Discretize must be at least 2, not {bins}."
+                "env.wrappers: the bins of Discretize must be a whole number of at least 2, the "
+                f"same for each dimension, not {bins!r}."
             )
         self._shape, self._dtype = space.shape, space.dtype
         self._values = np.linspace(

@@ -49,7 +49,7 @@ from lrl.replay import (
     TrackingSampler,
     UniformSampler,
 )
-from lrl.types import AnyBatch, ConfigError, EnvSpec, Rows
+from lrl.types import AnyBatch, Column, ConfigError, EnvSpec, Rows
 
 _log = logging.getLogger(__name__)
 
@@ -228,10 +228,15 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
     def _check_rows(self, rows: Rows) -> None:
         try:
             rows.check(self.env_spec)
+            rows.complete(self._carried_columns())
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"data.pool {type(self.pool).__name__} delivered wrong rows: {error}"
             ) from error
+
+    def _carried_columns(self) -> dict[str, Column]:
+        needs_values = self.dataset is not None and self.dataset.experience.needs_values
+        return dataclasses.replace(self.env_spec, values=needs_values).carried_columns()
 
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
         if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:

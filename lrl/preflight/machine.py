@@ -38,7 +38,7 @@ def check_machine(
     spec: EnvSpec,
     actors: ActorConfig,
     inference: InferenceConfig | None,
-    replay: ReplayConfig,
+    replay: ReplayConfig | None,
     sampler: Sampler,
     ranks: int = 1,
 ) -> None:
@@ -48,7 +48,7 @@ def check_machine(
         spec: The environment.
         actors: Their rings are counted.
         inference: Slots of requests are counted.
-        replay: Counted where it lies in the memory of the host.
+        replay: Counted where it lies in the memory of the host; None if the experience is another.
         sampler: What it keeps per row.
         ranks: Learner processes on this machine, each with actors and a replay of its own.
 
@@ -74,7 +74,7 @@ def _check_memory(
     spec: EnvSpec,
     actors: ActorConfig,
     inference: InferenceConfig | None,
-    replay: ReplayConfig,
+    replay: ReplayConfig | None,
     sampler: Sampler,
     ranks: int,
 ) -> None:
@@ -90,7 +90,7 @@ def _check_memory(
             f"shared memory, but {format_bytes(share)} are available: lower it, or "
             f"actors.chunk_rows {actors.chunk_rows} or chunks_per_actor {actors.chunks_per_actor}"
         )
-    if replay.device == "cpu":
+    if replay is not None and replay.device == "cpu":
         whose = f" for each of {ranks} ranks" if ranks > 1 else ""
         file, rows = replay.memory_map, replay.capacity
         check_memory(spec, rows, streams, sampler, "cpu", file, share, shared, whose)

@@ -68,8 +68,8 @@ def announce_ranks(trainer: L.Trainer, batch_size: int, samples: str = "transiti
     ranks = trainer.world_size
     if ranks > 1:
         _log.warning(
-            "%d ranks train, each with its own actors and replay, so a learner step learns from %d "
-            "%s (%d x replay.batch_size %d). To train with one, set trainer.devices to 1 "
+            "%d ranks train, each with its own actors and rows, so a learner step learns from %d "
+            "%s (%d batches of %d). To train with one, set trainer.devices to 1 "
             "(in a script: Trainer(devices=1)).",
             ranks, ranks * batch_size, samples, ranks, batch_size,
         )  # fmt: skip

@@ -112,6 +112,7 @@ def check_run(
         if data.replay.sequences is not None:
             has_priorities = isinstance(sampler, TrackingSampler)
             check_sequences(data.replay.sequences, settings, has_priorities)
-        if not data.has_own_pool and sampler is not None:
-            check_machine(data.env_spec, actors, data.inference, data.replay, sampler, ranks)
+    if not data.has_own_pool and sampler is not None:
+        replay = None if data.has_own_experience else data.replay
+        check_machine(data.env_spec, actors, data.inference, replay, sampler, ranks)
     check_callbacks(trainer, data.takes_weights, isinstance(sampler, TrackingSampler))

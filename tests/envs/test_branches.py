@@ -74,6 +74,11 @@ def test_an_environment_gets_actions_of_its_own_space(space, branches, choices, 
     assert np.asarray(action).tolist() == expected
 
 
+def test_a_space_without_a_choice_is_refused():
+    with pytest.raises(ConfigError, match="in which there is no choice"):
+        SingleEnvs([Listening(MultiDiscrete([]))])
+
+
 def test_a_vector_of_its_own_gets_actions_of_its_own_space():
     class Vector(VectorEnv):
         metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -173,6 +178,13 @@ def test_masks_of_another_shape_are_refused(mask):
         envs.reset([0])
 
 
+@pytest.mark.parametrize("mask", [np.array([1, 1, 1, np.nan, 0]), (np.ones(2), np.full(3, np.nan))])
+def test_a_mask_of_nan_is_refused(mask):
+    envs = SingleEnvs([Listening(MultiDiscrete([2, 3]), mask)], 1, True)
+    with pytest.raises(ValueError, match="of environment 0 holds NaN"):
+        envs.reset([0])
+
+
 # --- Restored, drawn ------------------------------------------------------------------------
 
 
@@ -264,7 +276,9 @@ def test_one_dimension_is_discrete_and_several_axes_are_flattened():
         (Discrete(3), 3, r"Discretize needs continuous Box actions, not Discrete\(3\)"),
         (Box(0, 9, (2,), np.int64), 3, "needs continuous Box actions"),
         (Box(-np.inf, 1, (2,), np.float32), 3, "needs actions with finite bounds"),
-        (Box(-1, 1, (2,), np.float32), 1, "bins of Discretize must be at least 2, not 1"),
+        (Box(-1, 1, (2,), np.float32), 1, "bins of Discretize must be a whole number of .* not 1"),
+        (Box(-1, 1, (2,), np.float32), [3, 5], r"the same for each dimension, not \[3, 5\]"),
+        (Box(-1, 1, (2,), np.float32), 2.5, "a whole number of at least 2, .*, not 2.5"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(space, bins, message):

@@ -35,6 +35,7 @@ from lrl.checkpoints.generators import generator_states
 from lrl.envs import restorable
 from lrl.learner import MaxBootstrap, NoBootstrap
 from lrl.networks import MLPEncoder
+from lrl.preflight import machine
 from lrl.replay import Rollouts
 from lrl.schedules import Linear
 from lrl.types import Batch, ConfigError
@@ -195,6 +196,13 @@ def test_what_does_not_fit_is_refused(tmp_path, module, data, words):
     run.callback.weight_sync.asked_period = 10
     with pytest.raises(ConfigError, match=re.escape(words)):
         run.fit()
+
+
+def test_actors_must_fit_the_machine_without_a_replay_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "available_bytes", lambda: 100)
+    data = small_data(**{**experience(), "actors": background(2)})
+    with pytest.raises(ConfigError, match=r"the rings of actors\.num_actors 2 need"):
+        make_run(tmp_path, module=agent(), data=data).fit()
 
 
 @pytest.mark.parametrize(

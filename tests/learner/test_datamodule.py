@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from helpers.training_runs import (
@@ -25,6 +26,7 @@ from helpers.training_runs import (
 )
 
 from lrl import (
+    DQN,
     ActorConfig,
     ActorLearnerCallback,
     EnvConfig,
@@ -33,13 +35,15 @@ from lrl import (
     ReplayConfig,
     ReplayDataModule,
 )
+from lrl.actors.actor import rows_without_action
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import NonFiniteGuard, PeriodicEvaluation, WeightSync
 from lrl.learner import ActorPool, Delivery, datamodule
+from lrl.networks import GRUCore
 from lrl.preflight.cores import share_cores
 from lrl.replay import PrioritizedSampler, Replay, UniformSampler
-from lrl.types import ConfigError
+from lrl.types import ConfigError, RowKind
 
 pytestmark = quiet
 
@@ -281,6 +285,18 @@ def test_a_pool_of_ones_own_is_sent_weights_if_it_publishes_them(tmp_path, monke
         monkeypatch.setattr("lrl.callbacks.feedback.datamodule_of", lambda _, data=run.data: data)
         sync.setup(run.trainer, run.module, "fit")
         assert sync.period_learner_steps == (7 if sends else 0)
+
+
+def test_a_pool_of_ones_own_is_told_what_its_rows_lack(tmp_path):
+    class Forgets(Own):
+        def poll(self, timeout: float) -> Iterator[Delivery]:
+            frames = np.zeros((1, 4), np.float32)
+            yield Delivery([rows_without_action(RowKind.STEP, np.zeros(1, np.int32), frames)], [])
+
+    data = ReplayDataModule(EnvConfig("CartPole-v1"), pool=Forgets(), learner_threads=1)
+    run = make_run(tmp_path, ActorLearnerCallback(), data=data, module=DQN(core=GRUCore))
+    with pytest.raises(ConfigError, match=r"Forgets delivered wrong rows: rows\.memory\.hidden is"):
+        run.fit()
 
 
 def test_the_ratio_of_a_pool_of_ones_own_counts_its_own_streams(tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -329,13 +328,6 @@ def _without_folder(given: Any) -> list[Logger]:
     return [] if has_folder else loggers
 
 
-def _leave_ranks() -> None:
-    """Let go of the other ranks: with gloo, torch may abort a process that ends without."""
-    group = torch.distributed
-    if group.is_available() and group.is_initialized() and group.get_backend() == "gloo":
-        group.destroy_process_group()
-
-
 def run() -> int:
     """Run the command line; return the exit code: 2 bad settings, 130 Ctrl-C, 143 SIGTERM, ..."""
     configure_logging()
@@ -348,7 +340,6 @@ def run() -> int:
         sys.argv[1:] = with_paths(sys.argv[1:])  # in place: ranks are started with the same
         with ending.raising(), outcome.tidied():
             LrlCLI(outcome)
-        _leave_ranks()
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:
         print(f"lrl: error: {error}", file=sys.stderr)
         return 1

@@ -33,7 +33,7 @@ from lrl.parts.devices import of_this_rank
 from lrl.parts.recipe import blamed_on
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
-from lrl.preflight.ranks import announce_ranks, minimum_of_ranks
+from lrl.preflight.ranks import announce_ranks, leave_ranks_at_exit, minimum_of_ranks
 from lrl.preflight.run import BringsExperience, check_evaluation, check_run
 from lrl.preflight.settings import check_experience
 from lrl.processes.interrupt import interrupt
@@ -362,6 +362,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         """Stop the actors."""
         if stage == "fit":
             self.close()
+        leave_ranks_at_exit()
 
     def on_exception(self, exception: BaseException) -> None:
         """Stop the actors: Lightning calls no teardown after an exception."""

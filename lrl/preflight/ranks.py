@@ -99,6 +99,22 @@ def end_ranks_that_wait(trainer: L.Trainer) -> None:
         atexit.register(process.terminate)
 
 
+def leave_ranks_at_exit() -> None:
+    """Let go of the other ranks when this process ends, after a run that succeeded.
+
+    With gloo, torch may abort a process that still holds on to them; Lightning lets go of NCCL's.
+    """
+    group = torch.distributed
+    if group.is_available() and group.is_initialized() and group.get_backend() == "gloo":
+        atexit.unregister(_leave_ranks)
+        atexit.register(_leave_ranks)
+
+
+def _leave_ranks() -> None:
+    if torch.distributed.is_initialized():  # the script may have done it
+        torch.distributed.destroy_process_group()
+
+
 def minimum_of_ranks(trainer: L.Trainer, number: float) -> float:
     """Return the smallest of all ranks' numbers; all of them have to ask."""
     return _reduced(trainer, [number], "min")[0]

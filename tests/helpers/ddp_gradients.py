@@ -25,6 +25,7 @@ def main(folder: Path, ranks: int) -> None:
     from helpers.trainers import Loader, Recorder
     from lrl import DQN
     from lrl.networks import MLPEncoder
+    from lrl.preflight.ranks import leave_ranks_at_exit
     from lrl.types import Batch, EnvSpec
 
     def joined(one: Batch, other: Batch) -> Batch:
@@ -61,6 +62,7 @@ def main(folder: Path, ranks: int) -> None:
         callbacks=[recorder],
     )
     trainer.fit(agent, train_dataloaders=Loader(batches))
+    leave_ranks_at_exit()  # as lrl's datamodule does, which has no part in this
     torch.save(recorder.online, folder / f"{ranks}_{rank}.pt")
 
 

@@ -5,6 +5,7 @@ Every rank writes what it sees to `rank_R.json` in the folder.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import json
@@ -43,6 +44,11 @@ def main(algorithm: str, folder: Path, ckpt_path: str | None) -> None:
     from lrl import ActorLearnerCallback, EnvConfig, EvaluationConfig, RLProgressBar
     from lrl.networks import NoisyLinear
 
+    def note_end() -> None:
+        is_member = torch.distributed.is_initialized()
+        (folder / f"ended_{run.trainer.global_rank}").write_text("member" if is_member else "left")
+
+    atexit.register(note_end)  # before the run, hence called after what the run registers
     agent, experience = parts(algorithm)
     module, noise = small_agent(**agent), []
     largest_weights: list[float] = []

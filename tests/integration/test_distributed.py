@@ -66,6 +66,10 @@ def test_both_ranks_end_with_the_same_weights(ranks):
     assert ranks[0]["best"] == ranks[1]["best"]
 
 
+def test_ranks_let_go_of_each_other_before_they_end(folder, ranks):
+    assert [(folder / f"ended_{rank}").read_text() for rank in range(2)] == ["left", "left"]
+
+
 def test_ranks_explore_and_sample_differently(ranks):
     assert [rank["environments"] for rank in ranks] == [[0, 1], [2, 3]]
     assert [rank["total_environments"] for rank in ranks] == [4, 4]

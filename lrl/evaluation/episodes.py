@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,9 @@ from lrl.types import ActionSpec, ConfigError, EnvSpec
 VALIDATION_SEED = 0
 TEST_SEED = 2**20
 _MAX_ENVIRONMENTS = 32
+_LONG = 10_000  # steps of an episode that make one ask for its limit
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -195,13 +200,11 @@ def run_episodes(
             "lrl.actors.actor.FunctionPolicy"
         )
     parts = []
-    is_limited = kind_of(env).frames_limit is not None
     for start in range(0, len(seeds), _MAX_ENVIRONMENTS):
         group = seeds[start : start + _MAX_ENVIRONMENTS]
         envs = make_envs(env, len(group), training=False, num_threads=num_threads)
         try:
-            part = _run_group(envs, policy, group, epsilon, max_frames, check, is_limited)
-            parts.append(part)
+            parts.append(_run_group(env, envs, policy, group, epsilon, max_frames, check))
         finally:
             envs.close()
     return Episodes(
@@ -212,15 +215,15 @@ def run_episodes(
 
 
 def _run_group(
+    env: EnvConfig,
     envs: StreamEnvs,
     policy: BehaviourPolicy,
     seeds: Sequence[int],
     epsilon: float,
     max_frames: int,
     check: Callable[[], object],
-    truncation_is_timeout: bool,
 ) -> Episodes:
-    count = len(seeds)
+    count, has_frames_limit = len(seeds), kind_of(env).frames_limit is not None
     max_steps = max(1, max_frames // envs.spec.frame_skip)
     # Not from the seed alone: environments draw from exactly that generator.
     generators = [np.random.default_rng([seed, 1]) for seed in seeds]
@@ -234,12 +237,23 @@ def _run_group(
         step = envs.step(choose_actions(values, epsilon, generators, mask, spec))
         returns += np.where(running, step.reward, 0.0)
         lengths += running
-        if truncation_is_timeout:
+        if has_frames_limit:
             timed_out |= running & step.truncated
         running &= ~(step.terminated | step.truncated)
         envs.retired = ~running
         observation = step.observation
+        if lengths.max() == _LONG and not has_frames_limit:
+            _ask_for_a_limit(env.source, max_frames)
     return Episodes(returns, lengths, timed_out | running)
+
+
+@functools.cache  # said once
+def _ask_for_a_limit(source: str, max_frames: int) -> None:
+    _log.warning(
+        "an evaluated episode goes on after %s steps, until data.evaluation.max_frames_per_episode "
+        "cuts it off at %s: if %s has no time limit, set data.env.max_episode_steps",
+        f"{_LONG:,}", f"{max_frames:,}", source,
+    )  # fmt: skip
 
 
 def choose_actions(

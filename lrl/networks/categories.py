@@ -82,10 +82,12 @@ class EmbeddingEncoder(Encoder):
         super().__init__()
         column = columns.get("", Column("float32"))
         if not column.categories:
+            given = f"{column.dtype} numbers {column.stacked_shape}"
             raise ConfigError(
                 "encoder: EmbeddingEncoder takes categories, of Discrete or MultiDiscrete "
-                f"observations, got {dict(columns)}; use MLPEncoder, or give it to a leaf of "
-                "categories in a MultiEncoder"
+                f"observations, got {given if '' in columns else f'the leaves {list(columns)}'}: "
+                "use MLPEncoder for numbers, and MultiEncoder, whose leaves may have this one, for "
+                "leaves"
             )
         if size < 1:
             raise ConfigError(f"encoder.size must be at least 1, got {size}")

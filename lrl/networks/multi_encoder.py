@@ -63,7 +63,10 @@ class MultiEncoder(Encoder):
             setting = f"encoder.encoders.{name}"
             recipe = Recipe.of(given.get(name) or usual_encoder(name, column), setting, Encoder)
             with blamed_on(setting):
-                parts.append(build_encoder(recipe, {"": column}))
+                try:
+                    parts.append(build_encoder(recipe, {"": column}))
+                except ConfigError as error:
+                    raise ConfigError(f"the encoder of the leaf {name!r}: {error}") from error
             if name not in given:
                 chosen.append(_described(name, column, recipe))
         self.choice = "; ".join(chosen)
@@ -109,10 +112,10 @@ def _check_names(
     for setting, names in (("encoders", given), ("ignored", ignored)):
         unknown = [name for name in names if name not in columns]
         if unknown:
-            raise ConfigError(
-                f"encoder.{setting} names {unknown[0]!r}, but the leaves of observations are "
-                f"{list(columns)}"
-            )
+            leaves = "observations have no leaves"
+            if "" not in columns:
+                leaves = f"the leaves of observations are {list(columns)}"
+            raise ConfigError(f"encoder.{setting} names {unknown[0]!r}, but {leaves}")
     both = [name for name in given if name in ignored]
     if both:
         raise ConfigError(

@@ -126,6 +126,16 @@ def test_episodes_are_cut_off_at_max_frames(max_frames: int, length: int, timed_
     assert result.timed_out.tolist() == [timed_out] * 2
 
 
+def test_a_long_episode_makes_one_ask_for_its_limit(monkeypatch, caplog):
+    monkeypatch.setattr(lrl.evaluation.episodes, "_LONG", 20)
+    cliff = EnvConfig("CliffWalking-v1")  # where up leads nowhere, and nothing ends
+    for _ in range(2):
+        run_episodes(cliff, constant(0, 4), [0, 1], epsilon=0.0, max_frames=30)
+    (said,) = caplog.messages
+    assert "set data.env.max_episode_steps" in said
+    assert "env.id 'CliffWalking-v1'" in said
+
+
 def test_only_what_still_runs_is_timed_out(monkeypatch: pytest.MonkeyPatch):
     """The first environment begins another episode, which is truncated: it is nobody's."""
     first = [Episode((1.0, 1.0)), Episode((1.0,), "truncated")]

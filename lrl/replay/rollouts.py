@@ -122,7 +122,7 @@ class Rollouts(StoredExperience):
 
     def metrics(self) -> dict[str, float]:
         """Return how many rows were overwritten before they were learnt from."""
-        return {"rollouts/left_out": float(self.rows_left_out)}
+        return {"count/rows_left_out": float(self.rows_left_out)}
 
     @property
     def fill(self) -> float:

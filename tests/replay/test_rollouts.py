@@ -292,7 +292,7 @@ def test_actors_in_the_background_fill_the_next_rollout_then_wait():
     assert len(experience.draw(4)) == 4
     assert experience.can_draw()  # at once
     assert experience.has_room()
-    assert experience.metrics() == {"rollouts/left_out": 0.0}
+    assert experience.metrics() == {"count/rows_left_out": 0.0}
 
 
 def test_what_is_overwritten_is_left_out():
@@ -301,7 +301,7 @@ def test_what_is_overwritten_is_left_out():
     experience.add(rows([STEP] * 20, streams=[0, 1] * 10))
     assert len(experience.draw(1)) == 1
     experience.add(rows([STEP] * 33))
-    assert experience.metrics()["rollouts/left_out"] > 0
+    assert experience.metrics()["count/rows_left_out"] > 0
     left = [tuple(key) for batch in experience.draw(99) for key in batch.keys.tolist()]
     assert left
     assert {stream for stream, _ in left} <= {0, 1}

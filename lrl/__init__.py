@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lrl.actors.config import ActorConfig as ActorConfig
     from lrl.callbacks import ActorLearnerCallback as ActorLearnerCallback
     from lrl.callbacks import RLProgressBar as RLProgressBar
+    from lrl.cluster.config import ClusterConfig as ClusterConfig
     from lrl.envs import AtariConfig as AtariConfig
     from lrl.envs import EnvConfig as EnvConfig
     from lrl.evaluation.episodes import EvaluationConfig as EvaluationConfig
@@ -29,6 +30,7 @@ _HOMES = {
     "ActorConfig": "lrl.actors.config",
     "ActorLearnerCallback": "lrl.callbacks",
     "AtariConfig": "lrl.envs",
+    "ClusterConfig": "lrl.cluster.config",
     "ConfigError": "lrl.types",
     "DQN": "lrl.learner",
     "EnvConfig": "lrl.envs",
@@ -46,6 +48,7 @@ __all__ = [
     "ActorConfig",
     "ActorLearnerCallback",
     "AtariConfig",
+    "ClusterConfig",
     "ConfigError",
     "EnvConfig",
     "EvaluationConfig",

@@ -56,5 +56,5 @@ class ActorHandle(SupervisedProcess):
             episodes=int(self.total("episodes")),
             seconds=sum(seconds for _, seconds in self.past) + now - self.launched_at,
             wait_seconds=self.total("wait_seconds"),
-            restarts=self.restarts,
+            restarts=self.lives.restarts,
         )

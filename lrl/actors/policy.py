@@ -16,7 +16,7 @@ from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
 from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, write_vector
-from lrl.transport import WeightStore
+from lrl.transport import Weights, WeightStore
 from lrl.types import Column, Memory, Observation, leaves_of, map_leaves
 
 
@@ -99,7 +99,7 @@ def publish_weights(network: QNetwork, store: WeightStore, version: int) -> None
 
 
 class SubscribedPolicy(BehaviourPolicy):
-    """A copy of the online network that takes new weights from the weight store before acting.
+    """A copy of the online network that takes new weights before acting, from wherever they are.
 
     Runs in the process of an actor or an inference server. Never blocks: a forward uses the newest
     version published before it began.
@@ -115,7 +115,7 @@ class SubscribedPolicy(BehaviourPolicy):
     def __init__(
         self,
         network: QNetwork,
-        store: WeightStore,
+        store: Weights,
         device: torch.device | str = "cpu",
         noise: bool = True,
         noise_per_row: bool = False,
@@ -153,7 +153,7 @@ class LocalPolicyFactory:
     """
 
     recipe: NetworkRecipe
-    store: WeightStore
+    store: Weights
 
     def build(self, slots: Sequence[ActorSlot], pulse: Pulse) -> list[SubscribedPolicy]:
         """Build the network on one thread and take the current weights.

@@ -210,8 +210,13 @@ def _acting(data: ReplayDataModule) -> str:
     if data.pool is not None:
         return f"{type(data.pool).__name__} with {_count(data.pool.num_streams, 'stream')}"
     actors, envs = data.actors.num_actors, _count(data.actors.envs_per_actor, "environment")
-    if actors == 0:
+    if data.num_actors == 0:
         return f"{envs} in this process"
+    if data.cluster is not None:
+        where = f"at {data.cluster.address}" if data.cluster.address else "of this machine"
+        here = f", and {_count(actors, 'actor')} in processes here," if actors else ""
+        remote = _count(data.cluster.num_actors, "actor")
+        return f"{remote} on the Ray cluster {where}{here} with {envs} each"
     acting = f"{_count(actors, 'actor')} with {envs} each"
     if data.inference is None:
         return acting

@@ -132,7 +132,7 @@ class RunSummary(L.Callback):
         self.verdict = verdict(
             shares,
             actors,
-            is_synchronous=datamodule.actors.num_actors == 0,
+            is_synchronous=datamodule.num_actors == 0,
             is_slowed=datamodule.rate.max_learner_steps_per_second is not None,
             ratio="data.experience" if dataset.experience.sets_pace else _RATIO,
         )

@@ -129,7 +129,7 @@ class InferenceManager(Supervisor[ServerHandle]):
     def _launch(self, index: int, previous: ServerHandle | None) -> ServerHandle:
         slots = self.slots[index]
         slots.server["heartbeat"] = 0.0
-        incarnation = self.slot.incarnation + (previous.restarts + 1 if previous else 0)
+        incarnation = self.slot.incarnation + (previous.lives.restarts + 1 if previous else 0)
         place = replace(self.slot, actor=self.actors.num_actors + index, incarnation=incarnation)
         plan = ServerPlan(
             self.recipe,

@@ -21,11 +21,14 @@ from lrl.actors.exploration import EpsilonGreedy, Exploration
 from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
 from lrl.checkpoints.saved_replay import SavedReplayError, load_replay, replay_folder
 from lrl.checkpoints.stamp import make_stamp, trained_in
+from lrl.cluster.config import ClusterConfig
+from lrl.cluster.remote_actor import packages_of
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs, make_spec
 from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.evaluation.loader import EvaluationLoader
 from lrl.inference.config import InferenceConfig
 from lrl.learner.actor_pools import ActorPool, LocalPool, ProcessPool
+from lrl.learner.cluster_pool import ClusterPool, JoinedPools
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.quiet import quieten
 from lrl.networks import QNetwork
@@ -71,6 +74,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         evaluation: Evaluation episodes.
         learner_threads: Threads of torch in the learner; None leaves the actors one core each.
         seed: Seed of actors and of sampling. Network weights follow torch's global generator.
+        cluster: Actors on the machines of a Ray cluster, beside those of this machine, if there are
+            any; None has none.
         pool: Rows of another making, instead of `actors`, `inference` and `exploration`, which are
             then left out (examples/own_pool.py).
         experience: From the environment's specification and the number of streams to what is learnt
@@ -91,6 +96,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008
         learner_threads: int | None = None,
         seed: int = 0,
+        cluster: ClusterConfig | None = None,
         pool: ActorPool | None = None,
         experience: Callable[[EnvSpec, int], Experience] | None = None,
     ) -> None:
@@ -105,7 +111,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             raise ConfigError(f"data.seed must be at least 0, got {seed}")
         if pool is not None:
             own = (actors, inference, exploration or EpsilonGreedy())
-            _check_pool(pool, is_alone=own == _NO_ACTORS)
+            _check_pool(pool, is_alone=own == _NO_ACTORS and cluster is None)
         if experience is not None and not _is_default(replay):
             raise ConfigError(
                 "data.experience takes the place of the replay, so that data.replay would do "
@@ -114,9 +120,10 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self.env = env
         self.pool = pool
         self.has_own_pool, self.has_own_experience = pool is not None, experience is not None
-        self.takes_weights = pool.takes_weights if pool is not None else actors.num_actors > 0
+        self.cluster = cluster
         self._make_experience = experience
         self.actors = actors
+        self.takes_weights = pool.takes_weights if pool is not None else self.num_actors > 0
         self.inference = inference
         self.exploration = exploration or EpsilonGreedy()
         self.replay = replay
@@ -148,7 +155,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             self.seed,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
-            num_actors=max(1, self.actors.num_actors),
+            num_actors=max(1, self.num_actors),
             envs_per_actor=self.actors.envs_per_actor,
             incarnation=self.dataset.first_incarnation if self.dataset else 0,
         )
@@ -197,8 +204,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             announce_ranks(self._trainer(), self.dataset.experience.batch_size, samples)
 
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> ReplayDataset:
-        streams = max(1, self.actors.num_actors) * self.actors.envs_per_actor
-        insert_size = streams if self.actors.num_actors == 0 else self.actors.chunk_rows
+        streams = max(1, self.num_actors) * self.actors.envs_per_actor
+        insert_size = streams if self.num_actors == 0 else self.actors.chunk_rows
         if self.pool is not None:
             streams = insert_size = self.pool.num_streams
         if self._make_experience is None:
@@ -392,9 +399,9 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             # Each rank draws noise and levels of its own, which are not those of its first actor.
             torch.manual_seed(slot.policy_seed() + 1)
         pool = self.pool
-        if pool is None and self.actors.num_actors == 0:
+        if pool is None and self.num_actors == 0:
             pool = self._local_pool(dataset)
-        pool = pool or self._process_pool(dataset.experience.needs_values)
+        pool = pool or self._background_pool(dataset.experience.needs_values)
         pool.start(module.online, dataset.env_steps_offset * slot.world_size)
         return pool
 
@@ -409,7 +416,26 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             envs, self.exploration, self.slot, lambda: trainer.global_step, self.env.reward_clip
         )
 
-    def _process_pool(self, needs_values: bool) -> ProcessPool:
+    def _background_pool(self, needs_values: bool) -> ActorPool:
+        spec = dataclasses.replace(self.env_spec, values=needs_values)
+        if self.cluster is None:
+            return self._process_pool(spec)
+        first = dataclasses.replace(self.slot, actor=self.actors.num_actors)
+        trainer: Any = self._trainer()
+        remote = ClusterPool(
+            self.cluster,
+            self.actors,
+            self.env,
+            spec,
+            self.exploration,
+            first,
+            trainer.lightning_module.network_recipe,
+            packages_of(self.env),
+            version=trainer.global_step,
+        )
+        return JoinedPools([remote, self._process_pool(spec)]) if self.actors.num_actors else remote
+
+    def _process_pool(self, spec: EnvSpec) -> ProcessPool:
         trainer: Any = self._trainer()
         learner, inference = trainer.strategy.root_device, self.inference
         if inference is not None:
@@ -418,7 +444,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         return ProcessPool(
             self.actors,
             self.env,
-            dataclasses.replace(self.env_spec, values=needs_values),
+            spec,
             self.exploration,
             self.slot,
             trainer.lightning_module.network_recipe,
@@ -458,7 +484,7 @@ def _check_pool(pool: object, is_alone: bool) -> None:
     if not is_alone:
         raise ConfigError(
             f"data.pool {name} brings rows of its own, so that data.actors, data.inference and "
-            "data.exploration would do nothing: leave them out"
+            "data.exploration would do nothing, nor would data.cluster: leave them out"
         )
 
 

@@ -37,6 +37,7 @@ _OTHER_DESCRIPTORS = 64  # loggers, checkpoints, a fork server, libraries that a
 def check_machine(
     spec: EnvSpec,
     actors: ActorConfig,
+    streams: int,
     inference: InferenceConfig | None,
     replay: ReplayConfig | None,
     sampler: Sampler,
@@ -47,6 +48,7 @@ def check_machine(
     Args:
         spec: The environment.
         actors: Their rings are counted.
+        streams: Environments whose rows the replay holds.
         inference: Slots of requests are counted.
         replay: Counted where it lies in the memory of the host; None if the experience is another.
         sampler: What it keeps per row.
@@ -55,7 +57,7 @@ def check_machine(
     Raises:
         ConfigError: There is too little of something; the message says what would do.
     """
-    _check_memory(spec, actors, inference, replay, sampler, ranks)
+    _check_memory(spec, actors, streams, inference, replay, sampler, ranks)
     _check_descriptors(actors, inference)
     _warn_of_cores(actors, ranks)
 
@@ -73,6 +75,7 @@ def shared_bytes(spec: EnvSpec, actors: ActorConfig, inference: InferenceConfig 
 def _check_memory(
     spec: EnvSpec,
     actors: ActorConfig,
+    streams: int,
     inference: InferenceConfig | None,
     replay: ReplayConfig | None,
     sampler: Sampler,
@@ -82,7 +85,6 @@ def _check_memory(
     if available is None:
         return
     share = available // ranks
-    streams = max(1, actors.num_actors) * actors.envs_per_actor
     shared = shared_bytes(spec, actors, inference)
     if shared > share:
         raise ConfigError(

@@ -10,12 +10,14 @@ import lightning as L
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import Exploration
+from lrl.cluster.config import ClusterConfig
 from lrl.envs import EnvConfig, make_spec
 from lrl.evaluation.episodes import EvaluationConfig, check_same_spaces
 from lrl.inference.config import InferenceConfig
 from lrl.preflight.callbacks import check_callbacks, evaluates_in_background
 from lrl.preflight.machine import check_compiler, check_machine, check_replay_device
 from lrl.preflight.settings import (
+    check_cluster,
     check_inference,
     check_sequences,
     check_synchronous,
@@ -38,6 +40,7 @@ class BringsExperience(ABC):
     evaluation_env: EnvConfig
     actors: ActorConfig
     inference: InferenceConfig | None
+    cluster: ClusterConfig | None
     exploration: Exploration
     replay: ReplayConfig
     rate: RateLimiterConfig
@@ -49,8 +52,13 @@ class BringsExperience(ABC):
 
     @property
     def num_processes(self) -> int:
-        """Actors in the background."""
+        """Actors in processes of this machine."""
         return 0 if self.has_own_pool else self.actors.num_actors
+
+    @property
+    def num_actors(self) -> int:
+        """Actors of a rank, wherever they are; 0 in synchronous mode."""
+        return self.actors.num_actors + (self.cluster.num_actors if self.cluster else 0)
 
     @property
     @abstractmethod
@@ -101,12 +109,14 @@ def check_run(
         check_callbacks(trainer, takes_weights=False, needs_priorities=False)
         return
     actors, ranks = data.actors, trainer.num_devices
+    if data.cluster is not None:
+        check_cluster(actors, has_inference=data.inference is not None)
     if data.inference is not None:
         check_inference(data.inference, actors)
     check_replay_device(data.replay.device, trainer.strategy.root_device)
-    check_synchronous(actors, data.rate, evaluates_in_background(trainer))
+    check_synchronous(actors, data.rate, evaluates_in_background(trainer), data.num_actors)
     check_weight_period(trainer, data.takes_weights)
-    data.exploration.check_actors(max(1, actors.num_actors) * trainer.world_size)
+    data.exploration.check_actors(max(1, data.num_actors) * trainer.world_size)
     if not data.has_own_experience:
         check_warm_up(data.rate, data.replay)
         if data.replay.sequences is not None:
@@ -114,5 +124,6 @@ def check_run(
             check_sequences(data.replay.sequences, settings, has_priorities)
     if not data.has_own_pool and sampler is not None:
         replay = None if data.has_own_experience else data.replay
-        check_machine(data.env_spec, actors, data.inference, replay, sampler, ranks)
+        streams = max(1, data.num_actors) * actors.envs_per_actor
+        check_machine(data.env_spec, actors, streams, data.inference, replay, sampler, ranks)
     check_callbacks(trainer, data.takes_weights, isinstance(sampler, TrackingSampler))

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import lightning as L
 
 from lrl.actors.config import ActorConfig
+from lrl.cluster.session import import_ray
 from lrl.inference.config import InferenceConfig
 from lrl.parts.devices import usable_device
 from lrl.preflight.callbacks import SyncsWeights, parts_of
@@ -21,7 +22,8 @@ from lrl.replay import (
 )
 from lrl.types import ConfigError
 
-_OF_RINGS = ("chunk_rows", "chunks_per_actor", "start_method")
+_OF_PROCESSES = ("chunks_per_actor", "start_method")
+_OF_RINGS = ("chunk_rows", *_OF_PROCESSES)
 _OF_SUPERVISION = ("on_failure", "max_restarts", "timeout_seconds")
 
 
@@ -31,7 +33,9 @@ def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
     return period > 0 and learner_step % period == 0
 
 
-def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool) -> None:
+def check_synchronous(
+    actors: ActorConfig, rate: RateLimiterConfig, has_evaluator: bool, num_actors: int
+) -> None:
     """Check that nothing is set that would do nothing without actors in the background.
 
     Args:
@@ -39,6 +43,7 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
         rate: Its ratio of learning to acting.
         has_evaluator: Whether a process plays evaluation episodes, whose failures are met as those
             of actors are.
+        num_actors: Actors on this machine and on a cluster.
 
     Raises:
         ConfigError: Such a setting has another value than its default.
@@ -48,7 +53,7 @@ def check_synchronous(actors: ActorConfig, rate: RateLimiterConfig, has_evaluato
             f"rate.max_samples_ahead is {rate.max_samples_ahead}, but rate.samples_per_insert is "
             "null (free running), so that nobody waits and it would do nothing: leave it out"
         )
-    if actors.num_actors > 0:
+    if num_actors > 0:
         return
     if rate.samples_per_insert is None:
         raise ConfigError(
@@ -87,6 +92,30 @@ def _refuse_synchronous(name: str, value: object) -> NoReturn:
         f"{name} is {value}, but actors.num_actors is 0 (synchronous mode), where it would do "
         "nothing: leave it out, or give the run --config recipe:system/synchronous last"
     )
+
+
+def check_cluster(actors: ActorConfig, has_inference: bool) -> None:
+    """Check that actors can be placed on a cluster, and that settings of processes do something.
+
+    Args:
+        actors: Those of the run.
+        has_inference: Whether servers compute their action values.
+
+    Raises:
+        ConfigError: Ray is not installed, or something does not fit.
+    """
+    import_ray()
+    if has_inference:
+        raise ConfigError(
+            "data.inference has servers on this machine, which actors on data.cluster cannot "
+            "reach: set one of them to null"
+        )
+    for name in _OF_PROCESSES if actors.num_actors == 0 else ():
+        if (value := getattr(actors, name)) != getattr(ActorConfig, name):
+            raise ConfigError(
+                f"actors.{name} is {value}, but with data.cluster and actors.num_actors 0 there "
+                "are no processes of this machine, so that it would do nothing: leave it out"
+            )
 
 
 def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:

@@ -18,6 +18,41 @@ from lrl.processes.main_module import MAIN_GUARD
 from lrl.processes.patience import Patience
 
 _END_SECONDS = 10.0
+_RESTART_WINDOW_SECONDS = 60.0
+# Who acts for longer is restarted at once. Starting does not count.
+_SHORT_LIFE_SECONDS = 1.0
+
+
+@dataclass
+class Lives:
+    """How often one actor or server was started again, and whether it may be once more."""
+
+    restarts: int = 0
+    deaths: deque[float] = field(default_factory=deque)
+    short: int = 0
+    """Deaths in a row that came soon after the first sign of life, or before it."""
+
+    def end(self, acted_at: float | None) -> float:
+        """Note a death; return the seconds until the next start: only a crash loop has to wait.
+
+        Args:
+            acted_at: `time.monotonic()` of the first sign of life, None if there was none.
+        """
+        now = time.monotonic()
+        self.deaths.append(now)
+        while self.deaths[0] < now - _RESTART_WINDOW_SECONDS:
+            self.deaths.popleft()
+        is_short = acted_at is None or now - acted_at < _SHORT_LIFE_SECONDS
+        self.short = self.short + 1 if is_short else 0
+        return min(30.0, 0.1 * 2 ** (self.short - 1)) if is_short else 0.0
+
+    def exhausted(self, max_restarts: int) -> str:
+        """Say why there were too many deaths; empty if there were not."""
+        if len(self.deaths) > max_restarts:
+            return f"failed {len(self.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s"
+        if self.short > max_restarts:  # of starts that take minutes each
+            return f"failed {self.short} times in a row at its start"
+        return ""
 
 
 @dataclass
@@ -34,10 +69,7 @@ class SupervisedProcess:
     """When its first sign of life was seen."""
     ended_at: float | None = None
     restart_at: float | None = None
-    deaths: deque[float] = field(default_factory=deque)
-    short_lives: int = 0
-    """Deaths in a row that came soon after the first sign of life, or before it."""
-    restarts: int = 0
+    lives: Lives = field(default_factory=Lives)
     fatal_traceback: str = ""
 
     def cause_of_death(self) -> str:

@@ -20,19 +20,20 @@ from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
-_RESTART_WINDOW_SECONDS = 60.0
-# Who acts for longer is restarted at once: only a crash loop has to wait. Starting does not count.
-_SHORT_LIFE_SECONDS = 1.0
 
 
-class SupervisedConfig(Protocol):
+class HasSection(Protocol):
+    """Settings that are a section of `data`."""
+
+    section: ClassVar[str]
+
+
+class SupervisedConfig(HasSection, Protocol):
     """What happens when a process fails: settings that actors and inference servers both have.
 
     Their configurations have no common base class, because to jsonargparse a dataclass with one is
     a choice of subclasses.
     """
-
-    section: ClassVar[str]
 
     @property
     def on_failure(self) -> Literal["restart", "fail"]:
@@ -64,7 +65,7 @@ def check_supervision(config: SupervisedConfig) -> None:
         )
 
 
-def check_at_least(config: SupervisedConfig, **minima: int) -> None:
+def check_at_least(config: HasSection, **minima: int) -> None:
     """Check that settings are not below their minima."""
     for name, minimum in minima.items():
         value = getattr(config, name)
@@ -237,36 +238,26 @@ class Supervisor(ABC, Generic[H]):
         return 2.0 * self._limits.timeout_seconds
 
     def _record_death(self, handle: H, cause: str) -> None:
-        now = handle.ended_at = time.monotonic()
+        handle.ended_at = time.monotonic()
         self._after_death(handle)
-        handle.deaths.append(now)
-        while handle.deaths[0] < now - _RESTART_WINDOW_SECONDS:
-            handle.deaths.popleft()
+        delay = handle.lives.end(handle.acted_at)
         message = f"{handle.name} (pid {handle.process.pid}) {cause}"
-        short = handle.acted_at is None or now - handle.acted_at < _SHORT_LIFE_SECONDS
-        handle.short_lives = handle.short_lives + 1 if short else 0
         limits = self._limits
         if limits.on_failure == "fail":
             raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
         if reason := self._reason_to_give_up(handle):
             raise self.error(f"{message}\n({reason}: not restarted)")
-        failures = ""
-        if len(handle.deaths) > limits.max_restarts:
-            failures = f"failed {len(handle.deaths)} times in {_RESTART_WINDOW_SECONDS:g} s"
-        elif handle.short_lives > limits.max_restarts:  # of starts that take minutes each
-            failures = f"failed {handle.short_lives} times in a row at its start"
-        if failures:
+        if failures := handle.lives.exhausted(limits.max_restarts):
             budget = f"{limits.section}.max_restarts is {limits.max_restarts}"
             raise self.error(f"{message}\n({failures}; {budget})")
-        delay = min(30.0, 0.1 * 2 ** (handle.short_lives - 1)) if short else 0.0
-        handle.restart_at = now + delay
-        _log.warning("%s; restart %d in %.1f s", message, handle.restarts + 1, delay)
+        handle.restart_at = time.monotonic() + delay
+        _log.warning("%s; restart %d in %.1f s", message, handle.lives.restarts + 1, delay)
 
     def _relaunch(self, index: int, handle: H) -> H:
         handle.close()
         fresh = self._launch(index, handle)
-        fresh.deaths, fresh.short_lives = handle.deaths, handle.short_lives
-        fresh.restarts = handle.restarts + 1
+        fresh.lives = handle.lives
+        fresh.lives.restarts += 1
         self.restarts += 1
         return fresh
 

@@ -3,7 +3,7 @@
 from lrl.transport.chunks import ActorEnd, Channel, ChunkWriter
 from lrl.transport.layout import ChunkLayout, Counters
 from lrl.transport.queue import Chunk, ChunkQueue, LedgerEntry
-from lrl.transport.weights import WeightStore
+from lrl.transport.weights import Weights, WeightStore
 
 __all__ = [
     "ActorEnd",
@@ -15,4 +15,5 @@ __all__ = [
     "Counters",
     "LedgerEntry",
     "WeightStore",
+    "Weights",
 ]

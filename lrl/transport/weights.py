@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,19 @@ _PUBLISHED = 0  # number of publications; the latest lies in copy `published % 2
 _VERSION = 1  # of the latest
 _COPY = 8  # first field of copy 0; copy 1 is 8 fields on
 _SEQUENCE, _COPY_VERSION, _CHECKSUM = 0, 1, 2
+
+
+class Weights(Protocol):
+    """Where a policy finds the newest weights."""
+
+    @property
+    def version(self) -> int:
+        """The latest version, -1 before the first; cheap enough to ask at every step."""
+        ...
+
+    def read(self, out: npt.NDArray[np.float32], newer_than: int = -1) -> int | None:
+        """Copy the latest version into `out`; return its number, or None if nothing is newer."""
+        ...
 
 
 class WeightStore:

@@ -42,7 +42,7 @@ def test_rows_of_a_restarted_actor_never_mix_with_those_before(learner):
     channel = made.manager._handles[0].channel
     wait_for(lambda: channel.counters["wait_seconds"] > 0, "a full ring")
     made.manager.processes[0].kill()
-    wait_for(lambda: made.manager._handles[0].deaths, "the death being seen")
+    wait_for(lambda: made.manager._handles[0].lives.deaths, "the death being seen")
     time.sleep(0.5)
     made.take_until(lambda: RowKind.GAP in made.column(0, "kind"), "a gap")
     made.take_until(lambda: made.steps(0) > 500, "more rows")

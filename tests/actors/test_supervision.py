@@ -173,7 +173,7 @@ def test_a_start_that_takes_long_is_no_long_life(dead):
     supervisor = Idle(ActorConfig(max_restarts=100), 1)
     dead.launched_at -= 60.0
     supervisor._record_death(dead, "died before its first step")
-    assert dead.short_lives == 1
+    assert dead.lives.short == 1
 
 
 def test_who_lives_well_is_restarted_at_once_however_often(dead):
@@ -194,12 +194,12 @@ def test_starts_that_fail_in_a_row_end_the_run_however_long_they_take(dead):
     supervisor = Idle(ActorConfig(max_restarts=2), 1)
     for _ in range(2):
         supervisor._record_death(dead, "did nothing for 120 s while it started")
-        dead.deaths[-1] -= 121.0
+        dead.lives.deaths[-1] -= 121.0
     with pytest.raises(RuntimeError, match=r"failed 3 times in a row at its start; actors\.max_"):
         supervisor._record_death(dead, "did nothing for 120 s while it started")
 
 
 def test_deaths_of_more_than_a_minute_ago_are_forgotten(dead):
-    dead.deaths.extend([time.monotonic() - 61.0] * 5)
+    dead.lives.deaths.extend([time.monotonic() - 61.0] * 5)
     pause_after(dead, 20.0, Idle(ActorConfig(max_restarts=2), 1))
-    assert len(dead.deaths) == 1
+    assert len(dead.lives.deaths) == 1

@@ -120,7 +120,7 @@ def test_no_recipe_sets_what_would_do_nothing(recipe: Path, overlay: str | None)
     rate = RateLimiterConfig(**section(files, "data", "rate"))
     callback = section(files, "actor_learner")
     in_background = callback.get("evaluation") == "background"
-    check_synchronous(actors, rate, has_evaluator=in_background)
+    check_synchronous(actors, rate, in_background, actors.num_actors)
     if servers := section(files, "data", "inference"):
         check_inference(InferenceConfig(**servers), actors)
     if actors.num_actors == 0:

@@ -169,7 +169,7 @@ def test_every_server_is_told_its_device(monkeypatch):
         global_step=0, lightning_module=module,
     )  # fmt: skip
     with pytest.raises(Started):
-        data._process_pool(needs_values=False).start(module.online, 0)
+        data._process_pool(data.env_spec).start(module.online, 0)
     assert [plan.device for plan in plans] == ["cuda:1", "cuda:3", "cpu"]
 
 

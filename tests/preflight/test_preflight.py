@@ -47,7 +47,10 @@ def check(
     inference: InferenceConfig | None = None,
 ) -> None:
     actors = ActorConfig(num_actors=num_actors, envs_per_actor=4)
-    check_machine(spec, actors, inference, ReplayConfig(capacity, batch_size=32), sampler, ranks)
+    streams = max(1, actors.num_actors) * actors.envs_per_actor
+    check_machine(
+        spec, actors, streams, inference, ReplayConfig(capacity, batch_size=32), sampler, ranks
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,10 +94,10 @@ def test_frames_in_a_file_are_not_counted(monkeypatch):
     actors = ActorConfig(num_actors=0, envs_per_actor=4)
     for memory_map, fits in ((None, 1400), ("folder", 1_000_000)):
         replay = ReplayConfig(fits, batch_size=32, memory_map=memory_map)
-        check_machine(ATARI, actors, None, replay, UNIFORM)
+        check_machine(ATARI, actors, 4, None, replay, UNIFORM)
         too_large = dataclasses.replace(replay, capacity=2 * fits)
         with pytest.raises(ConfigError, match="rows fit"):
-            check_machine(ATARI, actors, None, too_large, UNIFORM)
+            check_machine(ATARI, actors, 4, None, too_large, UNIFORM)
 
 
 def test_ranks_share_the_memory(monkeypatch):

@@ -1,0 +1,59 @@
+"""Configuration of actors on a Ray cluster (YAML: `data.cluster`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lrl.processes.supervisor import check_at_least
+from lrl.types import ConfigError
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Which cluster, how many actors it has, and what each of them needs there.
+
+    What else is said of actors is in `actors`: environments of each, rows of a chunk, restarts.
+    """
+
+    section: ClassVar[str] = "cluster"
+
+    address: str | None = None
+    """Head node of a running cluster, host:port. Null starts Ray on this machine alone, for this
+    run, and ends it with the run."""
+    num_actors: int = 2
+    """Actors per rank on the cluster. Those for which it has no room wait until nodes join."""
+    num_cpus: float = 1.0
+    """Ray's CPUs that each takes, 0 to count none."""
+    resources: dict[str, float] = field(default_factory=dict)
+    """Ray's own resources that each takes, by name."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Labels of the nodes that may have actors, as Ray's label selectors have them."""
+    spread: bool = True
+    """Spread them over the nodes; otherwise Ray packs them."""
+    calls_per_actor: int = 2
+    """Chunks that are asked of an actor before the learner has taken the first; it then waits."""
+    silence_seconds: float = 15.0
+    """An actor that answers no call for so long is given up, and its node avoided for a minute. A
+    call takes the time of `actors.chunk_rows` rows, at most 0.25 s or one step."""
+    object_store_mib: int = 256
+    """Memory for objects of a Ray that is started here."""
+    i_know_this_network_is_private: bool = False
+    """Join a cluster without authentication: whoever reaches it can run any code on its nodes."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        check_at_least(self, num_actors=1, calls_per_actor=1, object_store_mib=80)
+        if self.address is not None and not re.fullmatch(r"[^\s:/]+:\d+", self.address):
+            raise ConfigError(
+                f"cluster.address must be host:port of the cluster's head node, or null, got "
+                f"{self.address!r}"
+            )
+        for name, value in {"num_cpus": self.num_cpus, **self.resources}.items():
+            if not value >= 0:
+                raise ConfigError(f"cluster.{name} must be at least 0, got {value}")
+        if not self.silence_seconds >= 1:
+            raise ConfigError(
+                f"cluster.silence_seconds must be at least 1, got {self.silence_seconds}"
+            )

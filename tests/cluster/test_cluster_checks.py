@@ -1,0 +1,50 @@
+"""What is refused before a run with actors on a cluster begins."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from helpers.training_runs import make_run, quiet, small_data
+
+from lrl import ActorConfig, ActorLearnerCallback, ClusterConfig, InferenceConfig
+from lrl.types import ConfigError
+
+pytestmark = quiet
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"inference": InferenceConfig()}, "actors on data.cluster cannot reach"),
+        ({"actors": ActorConfig(num_actors=0, chunks_per_actor=8)}, "actors.chunks_per_actor is 8"),
+        ({"actors": ActorConfig(num_actors=0, start_method="spawn")}, "actors.start_method is"),
+    ],
+)
+def test_what_does_not_fit_a_cluster_is_refused_at_setup(tmp_path, monkeypatch, settings, text):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    settings = {"actors": ActorConfig(num_actors=0), **settings}
+    data = small_data(cluster=ClusterConfig(), **settings)
+    run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0), data=data)
+    with pytest.raises(ConfigError, match=text):
+        run.fit()
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    data = small_data(cluster=ClusterConfig())
+    run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0), data=data)
+    with pytest.raises(ConfigError, match=r"pip install 'lrl\[ray\]'"):
+        run.fit()
+
+
+def test_a_pool_of_ones_own_and_a_cluster_are_refused():
+    from lrl.learner import ActorPool
+
+    class Own(ActorPool):
+        num_streams = 1
+        start = poll = close = None  # pyright: ignore[reportAssignmentType]
+
+    with pytest.raises(ConfigError, match=r"nor would data\.cluster: leave them out"):
+        small_data(pool=Own(), cluster=ClusterConfig())

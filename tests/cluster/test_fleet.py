@@ -1,0 +1,302 @@
+"""Actors on a cluster, with a Ray that runs in this process: what is asked, counted, replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.fake_ray import FakeRay
+
+from lrl.actors.actor import Actor
+from lrl.actors.config import ActorConfig
+from lrl.actors.exploration import EpsilonGreedy
+from lrl.actors.manager import ActorError
+from lrl.actors.policy import NetworkPolicy
+from lrl.actors.slot import ActorSlot
+from lrl.cluster.config import ClusterConfig
+from lrl.cluster.remote_actor import packages_of
+from lrl.envs import EnvConfig, make_envs, make_spec
+from lrl.learner.cluster_pool import ClusterPool
+from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
+from lrl.parts.recipe import Recipe
+from lrl.testing import Ledger, LedgerEnv
+from lrl.types import ConfigError, RowKind, Rows
+
+LEDGER = EnvConfig("lrl/Ledger-v0")
+SPEC = make_spec(LEDGER)
+SLOT = ActorSlot(7, num_actors=2, envs_per_actor=2)
+RECIPE = NetworkRecipe(SPEC, Recipe.of(MLPEncoder), Recipe.of(ScalarHead))
+ENVS = 2
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    return ray
+
+
+class Run:
+    """A pool that was started, and what came of it."""
+
+    def __init__(self, env: EnvConfig = LEDGER, **settings: Any) -> None:
+        known = {field.name for field in dataclasses.fields(ClusterConfig)}
+        ours = {name: settings.pop(name) for name in list(settings) if name in known}
+        actors = ActorConfig(num_actors=0, envs_per_actor=ENVS, chunk_rows=16, **settings)
+        self.pool = ClusterPool(
+            ClusterConfig(**ours), actors, env, SPEC, EpsilonGreedy(), SLOT, RECIPE, ["numpy"]
+        )
+        torch.manual_seed(3)
+        self.network = RECIPE.build()
+        self.rows: list[Rows] = []
+        self.pool.start(self.network, 0)
+
+    def poll(self, times: int = 4) -> list[Rows]:
+        """Return the rows of so many rounds, in each of which the fleet looks after its actors."""
+        found: list[Rows] = []
+        for _ in range(times):
+            self.fleet._looked_at -= 0.2
+            for delivery in self.pool.poll(0.0):
+                found.extend(delivery.rows)
+        self.rows += found
+        return found
+
+    @property
+    def fleet(self):
+        return self.pool.fleet
+
+    def actor(self, index: int = 0):
+        return self.fleet._remotes[index].actor
+
+    def restart(self, index: int = 0) -> None:
+        """Let the pause before a restart be over."""
+        self.fleet._remotes[index].restart_at = 0.0
+
+
+def of_stream(rows: list[Rows], stream: int, column: str) -> np.ndarray:
+    return np.concatenate([r.columns()[column][r.stream == stream] for r in rows])
+
+
+class ListSink:
+    def __init__(self) -> None:
+        self.rows: list[Rows] = []
+
+    def put(self, rows: Rows) -> None:
+        self.rows.append(rows)
+
+    def put_episode(self, episode_return: float, length: int, start_value: float) -> None:
+        pass
+
+
+def test_rows_are_those_of_the_same_actor_in_this_process(ray):
+    run = Run()
+    run.poll(12)
+    slot = dataclasses.replace(SLOT, actor=1)
+    sink = ListSink()
+    envs = make_envs(LEDGER, ENVS, training=True)
+    actor = Actor(envs, NetworkPolicy(run.network), EpsilonGreedy(), sink, slot)
+    for _ in range(120):
+        actor.step()
+    for stream in (2, 3):
+        for column in ("frame", "action", "reward", "kind", "terminated"):
+            there = of_stream(run.rows, stream, column)
+            assert len(there) > 30
+            assert (there == of_stream(sink.rows, stream, column)[: len(there)]).all()
+    statistics = run.pool.counts().actors
+    assert [s.actor for s in statistics] == [0, 1]
+    steps = sum(int((rows.kind == RowKind.STEP).sum()) for rows in run.rows)
+    assert sum(s.env_steps for s in statistics) == steps
+
+
+def test_an_actor_makes_no_more_than_was_asked_of_it(ray):
+    run = Run(calls_per_actor=3)
+    run.poll(10)
+    assert [actor.most_unfinished for actor in ray.actors] == [3, 3]
+    run.actor().is_silent = True
+    run.poll(10)
+    assert len(run.actor().calls) == 3
+
+
+def test_new_weights_are_put_once_for_all_and_act_from_the_next_call(ray):
+    run = Run(calls_per_actor=1)
+    run.poll(4)
+    assert ray.objects_put == 1
+    run.pool.publish(run.network, 5)
+    run.pool.publish(run.network, 9)
+    rows = run.poll(3)
+    assert ray.objects_put == 2
+    assert {int(v) for r in rows for v in r.policy_version} == {0, 9}
+    assert all(int(r.policy_version[-1]) == 9 for r in rows[-2:])
+
+
+def test_a_dead_actor_is_replaced_and_its_calls_are_counted_as_lost(ray):
+    run = Run()
+    ledger = Ledger(LedgerEnv(), slot=SLOT)
+    run.poll(6)
+    run.actor().is_dead = True
+    run.poll(1)
+    assert run.actor().is_killed
+    assert run.pool.metrics() == {"count/calls_lost": 2.0}
+    run.restart()
+    rows = run.poll(6)
+    (first, *_) = (r for r in rows if (r.stream < ENVS).any())
+    assert [int(k) for k in first.kind[:ENVS]] == [RowKind.GAP] * ENVS
+    for rows in run.rows:
+        ledger.take(rows)
+    ledger.raise_faults()
+    assert ledger.counts["instances"] == 3 * ENVS
+    counts = run.pool.counts()
+    assert (counts.restarts, [s.restarts for s in counts.actors]) == (1, [1, 0])
+    assert ray.actors[2].options["max_restarts"] == ray.actors[2].options["max_task_retries"] == 0
+
+
+def test_a_silent_actor_is_given_up_and_its_node_avoided(ray, caplog):
+    run = Run(silence_seconds=15.0, labels={"zone": "a"})
+    run.poll(6)
+    node = f"node{run.actor().number}"
+    run.actor().is_silent = True
+    run.fleet._remotes[0].since -= 14.0
+    run.poll(1)
+    assert run.fleet.restarts == 0
+    run.fleet._remotes[0].since -= 1.0
+    run.poll(1)
+    assert "answered nothing for 15 s" in caplog.text
+    run.restart()
+    run.poll(1)
+    assert run.actor().options["label_selector"] == {"zone": "a", "ray.io/node-id": f"!in({node})"}
+
+
+def test_a_learner_that_was_away_takes_nobody_for_silent(ray):
+    run = Run(silence_seconds=15.0)
+    run.poll(6)
+    run.actor().is_silent = True
+    run.fleet._remotes[0].since -= 20.0
+    run.fleet._looked_at -= 2.0  # an evaluation, or Ctrl-Z
+    run.poll(1)
+    assert run.fleet._remotes[0].state == "acting"
+
+
+def test_an_answer_that_waits_is_no_silence(ray):
+    run = Run()
+    run.poll(6)
+    run.fleet._remotes[0].since -= 100.0
+    run.poll(1)
+    assert run.fleet._remotes[0].state == "acting"
+
+
+def test_an_environment_that_fails_before_the_first_step_ends_the_run(ray):
+    run = Run(env=EnvConfig("Nowhere-v0"))
+    run.poll(4)
+    with pytest.raises(ActorError, match=r"(?s)cluster actor 0 .*Nowhere.*not restarted"):
+        run.pool.check()
+    assert run.poll(1) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"on_failure": "fail"}, "on_failure is 'fail'"),
+        ({"max_restarts": 0}, r"failed 1 times in 60 s; actors.max_restarts is 0"),
+    ],
+)
+def test_failures_are_met_as_those_of_processes(ray, settings, text):
+    run = Run(**settings)
+    run.poll(6)
+    run.actor().is_dead = True
+    run.poll(2)
+    with pytest.raises(ActorError, match=text):
+        run.pool.check()
+
+
+@pytest.mark.parametrize("damage", ["column", "incarnation", "run", "episodes"])
+def test_a_damaged_answer_is_dropped_and_nothing_joined_across_it(ray, damage):
+    run = Run(calls_per_actor=1)
+    run.poll(6)
+    received = sum(len(r) for r in run.rows)
+
+    def damaged(answer):
+        if damage == "column":
+            answer.columns["reward"][3] += 1
+            return answer
+        value = [(1.0, 2, 3.0)] if damage == "episodes" else 17
+        return answer._replace(**{damage: value})
+
+    run.actor().answered = damaged
+    lost = len(run.poll(1))
+    run.actor().answered = lambda answer: answer
+    dropped = run.pool.counts().rows_dropped
+    assert dropped >= 16
+    assert lost == 1  # that of the other actor
+    rows = run.poll(2)
+    first = next(r for r in rows if (r.stream < ENVS).any())
+    assert set(first.kind) == {RowKind.GAP}
+    assert sorted(first.stream) == [0, 1]
+    assert received < sum(len(r) for r in run.rows)
+
+
+def test_other_versions_are_refused_by_name(ray, monkeypatch):
+    run = Run()
+    monkeypatch.setattr("lrl.cluster.remote_actor.version", lambda name: "0.1")
+    run.poll(1)
+    here = np.__version__
+    with pytest.raises(ActorError, match=rf"numpy 0.1 is installed there and {here} here"):
+        run.pool.check()
+
+
+def test_actors_without_room_wait_and_say_so(ray, caplog):
+    ray.has_room = False
+    run = Run(num_cpus=4)
+    run.fleet._remotes[0].since -= 1000.0
+    run.fleet._remotes[0].warned_at -= 31.0
+    assert run.poll(3) == []
+    (said,) = [message for message in caplog.messages if "waits for room" in message]
+    assert "it takes 4 CPUs, and of 2 there are 0 free" in said
+    ray.has_room = True
+    assert run.poll(5)
+
+
+def test_what_was_asked_for_is_taken_at_the_end(ray):
+    run = Run()
+    run.poll(6)
+    last: list[Any] = []
+    run.pool.close(last.append)
+    run.pool.close(last.append)
+    assert len(last) == 4  # two calls of each
+    assert all(actor.is_killed for actor in ray.actors)
+    assert [len(actor.calls) for actor in ray.actors] == [0, 0]
+
+
+def test_the_environments_package_is_among_those_compared():
+    assert packages_of(EnvConfig("CartPole-v1")) == ["lrl", "torch", "numpy", "gymnasium"] + [
+        "gymnasium"
+    ] * (len(packages_of(EnvConfig("CartPole-v1"))) - 4)
+    assert packages_of(EnvConfig("ALE/Pong-v5"))[4:] == ["ale-py"]
+    assert packages_of(EnvConfig(factory="helpers.factories.make"))[4:] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"num_actors": 0}, "cluster.num_actors must be at least 1, got 0"),
+        ({"calls_per_actor": 0}, "cluster.calls_per_actor must be at least 1"),
+        ({"object_store_mib": 10}, "cluster.object_store_mib must be at least 80"),
+        ({"address": "auto"}, "cluster.address must be host:port"),
+        ({"num_cpus": -1.0}, "cluster.num_cpus must be at least 0"),
+        ({"resources": {"gpu": -1.0}}, "cluster.gpu must be at least 0"),
+        ({"silence_seconds": 0.5}, "cluster.silence_seconds must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_told(settings, text):
+    with pytest.raises(ConfigError, match=text):
+        ClusterConfig(**settings)
+
+
+def test_a_cluster_without_authentication_is_joined_only_if_one_says_so(ray, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ConfigError, match="RAY_AUTH_MODE=token"):
+        Run(address="head:6379")

@@ -1,0 +1,116 @@
+"""Ray as far as lrl uses it, in this process: calls are made when their answers are taken."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+
+class RayError(Exception):
+    """Base of what `ray.get` raises."""
+
+
+class RayTaskError(RayError):
+    """The call itself raised."""
+
+
+class RayActorError(RayError):
+    """The actor is gone."""
+
+
+class Ref:
+    """An object in the store."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Call:
+    """A call of an actor; those of one actor are answered in their order."""
+
+    def __init__(self, actor: FakeActor, method: str, arguments: tuple[Any, ...]) -> None:
+        self.actor, self.method, self.arguments = actor, method, arguments
+
+
+class FakeActor:
+    """An actor of which a test may decide that it is silent, dead or damaged."""
+
+    def __init__(self, kind: type, options: dict[str, Any], number: int) -> None:
+        self.body, self.options, self.number = kind(), options, number
+        self.is_silent = self.is_dead = self.is_killed = False
+        self.answered = lambda answer: answer
+        self.calls: deque[Call] = deque()
+        self.most_unfinished = 0
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*arguments: Any) -> Call:
+            call = Call(self, method, arguments)
+            self.calls.append(call)
+            self.most_unfinished = max(self.most_unfinished, len(self.calls))
+            return call
+
+        return SimpleNamespace(remote=remote)
+
+
+class FakeRay:
+    """The module."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+
+    def __init__(self) -> None:
+        self.actors: list[FakeActor] = []
+        self.objects_put = 0
+        self.has_room = True
+
+    def is_initialized(self) -> bool:
+        return True  # so that nobody joins a real cluster
+
+    def remote(self, kind: type) -> Any:
+        def make(**options: Any) -> Any:
+            def start() -> FakeActor:
+                self.actors.append(FakeActor(kind, options, len(self.actors)))
+                return self.actors[-1]
+
+            return SimpleNamespace(remote=start)
+
+        return SimpleNamespace(options=make)
+
+    def put(self, value: Any) -> Ref:
+        self.objects_put += 1
+        return Ref(value)
+
+    def wait(
+        self, calls: list[Call], num_returns: int, timeout: float
+    ) -> tuple[list[Call], list[Call]]:
+        def is_ready(call: Call) -> bool:
+            waits_for_room = call.method == "meet" and not self.has_room
+            return call.actor.is_dead or not (call.actor.is_silent or waits_for_room)
+
+        ready = [call for call in calls if is_ready(call)][:num_returns]
+        return ready, [call for call in calls if call not in ready]
+
+    def get(self, call: Call) -> Any:
+        actor = call.actor
+        if actor.is_dead:
+            raise RayActorError("the actor died\nand more")
+        assert actor.calls.popleft() is call, "answers are taken in the order of the calls"
+        self.node = f"node{actor.number}"
+        arguments = [a.value if isinstance(a, Ref) else a for a in call.arguments]
+        try:
+            return actor.answered(getattr(actor.body, call.method)(*arguments))
+        except Exception as error:
+            raise RayTaskError(f"Traceback: {error!r}") from error
+
+    def kill(self, actor: FakeActor, no_restart: bool) -> None:
+        assert no_restart
+        actor.is_killed = True
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: self.node)
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2.0}
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": 0.0}

@@ -23,7 +23,7 @@ from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
 from lrl.cli.exit_status import Outcome
 from lrl.cli.main import LrlCLI
 from lrl.envs import PROTOCOLS, AtariConfig
-from lrl.preflight.settings import check_inference, check_synchronous
+from lrl.preflight.settings import check_cluster, check_inference, check_synchronous
 
 pytestmark = quiet_commands
 
@@ -35,6 +35,7 @@ SYSTEMS = {
     "ddp": lambda config: config.trainer.devices == 2 and config.trainer.strategy == "ddp",
     "four_actors": lambda config: config.data.actors.num_actors == 4,
     "gpu": lambda c: c.trainer.accelerator == "gpu" and c.data.replay.device == "cuda",
+    "ray": lambda config: config.data.cluster.num_actors == 2,
     "seed": lambda config: config.data.inference.num_servers == 1,
     "synchronous": lambda config: config.data.actors.num_actors == 0,
 }
@@ -120,10 +121,15 @@ def test_no_recipe_sets_what_would_do_nothing(recipe: Path, overlay: str | None)
     rate = RateLimiterConfig(**section(files, "data", "rate"))
     callback = section(files, "actor_learner")
     in_background = callback.get("evaluation") == "background"
-    check_synchronous(actors, rate, in_background, actors.num_actors)
-    if servers := section(files, "data", "inference"):
+    cluster = section(files, "data", "cluster")
+    num_actors = actors.num_actors + cluster.get("num_actors", 0)
+    check_synchronous(actors, rate, in_background, num_actors)
+    servers = section(files, "data", "inference")
+    if cluster:
+        check_cluster(actors, has_inference=bool(servers))
+    if servers:
         check_inference(InferenceConfig(**servers), actors)
-    if actors.num_actors == 0:
+    if num_actors == 0:
         assert callback.get("sync_period_learner_steps", DEFAULT_SYNC_PERIOD) == DEFAULT_SYNC_PERIOD
 
 

@@ -21,7 +21,7 @@ from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.bench.measure import Measurement, compared, table, write
 from lrl.cluster.config import ClusterConfig
-from lrl.cluster.remote_actor import packages_of
+from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, make_spec
 from lrl.learner.actor_pools import ActorPool, ProcessPool
 from lrl.learner.cluster_pool import ClusterPool
@@ -51,7 +51,7 @@ def ray_pool(recipe: NetworkRecipe) -> tuple[ActorPool, Callable[[], int]]:
     )  # fmt: skip
 
     def pid() -> int:
-        (place,) = pool.fleet.places()
+        place = pool.fleet.actors.all[0].welcome
         return place.pid if place else 0
 
     return pool, pid

@@ -216,8 +216,9 @@ def _acting(data: ReplayDataModule) -> str:
         where = f"at {data.cluster.address}" if data.cluster.address else "of this machine"
         here = f", and {_count(actors, 'actor')} in processes here," if actors else ""
         remote = _count(data.cluster.num_actors, "actor")
-        return f"{remote} on the Ray cluster {where}{here} with {envs} each"
-    acting = f"{_count(actors, 'actor')} with {envs} each"
+        acting = f"{remote} on the Ray cluster {where}{here} with {envs} each"
+    else:
+        acting = f"{_count(actors, 'actor')} with {envs} each"
     if data.inference is None:
         return acting
     return f"{acting} that ask {_count(data.inference.num_servers, 'inference server')}"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from lrl.actors.actor import Actor
+from lrl.actors.actor import Actor, BehaviourPolicy
 from lrl.actors.exploration import Exploration
 from lrl.actors.policy import SubscribedPolicy
 from lrl.actors.slot import ActorSlot
+from lrl.cluster.asked_policy import AskedPolicy, NoAnswer
+from lrl.cluster.nodes import Welcome, welcome
+from lrl.cluster.weights import HeldWeights
 from lrl.envs import EnvConfig, make_envs
 from lrl.networks import NetworkRecipe
 from lrl.networks.q_network import vector_size
@@ -37,6 +37,8 @@ class RemotePlan:
     Attributes:
         run: Which run it belongs to, a number drawn at its start.
         slot: Its place in the run.
+        recipe: Builds its network; None if servers compute its action values.
+        groups: Groups of its environments, each with requests of its own.
         chunk_rows: Rows after which it answers.
     """
 
@@ -45,19 +47,10 @@ class RemotePlan:
     env: EnvConfig
     spec: EnvSpec
     exploration: Exploration
-    recipe: NetworkRecipe
+    recipe: NetworkRecipe | None
+    groups: int
     chunk_rows: int
     env_steps_offset: int
-
-
-class Welcome(NamedTuple):
-    """What an actor says of where it is."""
-
-    node: str
-    """Ray's name of the node."""
-    host: str
-    pid: int
-    versions: dict[str, str]
 
 
 class Answer(NamedTuple):
@@ -75,6 +68,11 @@ class Answer(NamedTuple):
     """Of the whole incarnation, by the names in `_COUNTERS`."""
     checksum: int
 
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.columns.get("kind", ()))
+
     def computed_checksum(self) -> int:
         """Return the checksum of what arrived."""
         head = (*self[:4], self.episodes, sorted(self.counters.items()))
@@ -83,26 +81,6 @@ class Answer(NamedTuple):
             total = zlib.crc32(name.encode(), total)
             total = zlib.crc32(np.ascontiguousarray(column).view(np.uint8).data, total)
         return total
-
-
-class HeldWeights:
-    """The newest weights that an actor was called with."""
-
-    def __init__(self, num_parameters: int) -> None:
-        self.version = -1
-        self._vector = np.empty(num_parameters, np.float32)
-
-    def take(self, vector: npt.NDArray[np.float32], version: int) -> None:
-        """Copy them out of Ray's memory, which stays taken as long as somebody looks at it."""
-        self._vector[:] = vector
-        self.version = version
-
-    def read(self, out: npt.NDArray[np.float32], newer_than: int = -1) -> int | None:
-        """Copy them; return their version, or None if it is not newer."""
-        if self.version <= newer_than:
-            return None
-        out[:] = self._vector
-        return self.version
 
 
 class Collected:
@@ -141,53 +119,65 @@ class RemoteActor:
 
     def meet(self, packages: Sequence[str]) -> Welcome:
         """Say where it is, and which versions of packages are there."""
-        import ray
-
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        node = ray.get_runtime_context().get_node_id()
-        return Welcome(node, platform.node(), os.getpid(), installed(packages))
+        return welcome(packages)
 
-    def begin(self, plan: RemotePlan, vector: npt.NDArray[np.float32], version: int) -> None:
-        """Build environments and network."""
+    def begin(self, plan: RemotePlan, vector: npt.NDArray[np.float32] | None, version: int) -> None:
+        """Build environments and network.
+
+        Args:
+            plan: What is told to it.
+            vector: Weights; None if servers compute its action values.
+            version: Theirs.
+        """
         torch.set_num_threads(1)
-        slot = plan.slot
-        torch.manual_seed(slot.policy_seed())
-        network = plan.recipe.build()
-        self._plan, self._weights = plan, HeldWeights(vector_size(network))
-        self._weights.take(vector, version)
+        torch.manual_seed(plan.slot.policy_seed())
+        self._plan = plan
         self._sink = Collected(plan.spec.row_columns())
-        self._actor = Actor(
-            make_envs(plan.env, slot.envs_per_actor, training=True),
-            SubscribedPolicy(network, self._weights),
-            plan.exploration,
-            self._sink,
-            slot,
-            reward_clip=plan.env.reward_clip,
-            env_steps_offset=plan.env_steps_offset,
-        )
+        self._asked_policies: list[AskedPolicy] = []
+        self._weights: HeldWeights | None = None
+        if plan.recipe is None:
+            self._asked_policies = [AskedPolicy(plan.spec.memory) for _ in range(plan.groups)]
+            policies: Sequence[BehaviourPolicy] = self._asked_policies
+        else:
+            network = plan.recipe.build()
+            self._weights = HeldWeights(vector_size(network))
+            self._weights.take(vector, version)
+            policies = [SubscribedPolicy(network, self._weights)] * plan.groups
+        slots = plan.slot.split(plan.groups)
+        self._actors = [self._actor(*each) for each in zip(slots, policies, strict=True)]
         self._number = 0
         self._counters: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
         self._answered: float | None = None
 
-    def act(self, vector: npt.NDArray[np.float32] | None, version: int) -> Answer:
+    def act(
+        self,
+        vector: npt.NDArray[np.float32] | None,
+        version: int,
+        servers: Sequence[tuple[int, Any]] | None = None,
+    ) -> Answer:
         """Act until there are enough rows, or for a quarter of a second.
+
+        Without an answer of a server it goes no further, and says what it made until then.
 
         Args:
             vector: Newer weights, None if there are none.
             version: Theirs.
+            servers: Who computes the action values of each group from now on, with its
+                incarnation; None where they are the same as before.
         """
         began, counters = time.monotonic(), self._counters
         if self._answered is not None:
             counters["wait_seconds"] += began - self._answered
-        if vector is not None:
+        if self._weights is not None:
             self._weights.take(vector, version)
-        while True:
-            made = self._actor.step()
-            counters["env_steps"] += made
-            counters["frames"] += made * self._plan.spec.frame_skip
-            is_full = self._sink.rows >= self._plan.chunk_rows
-            if is_full or time.monotonic() - began > _LONGEST_SECONDS:
-                break
+        for policy, (incarnation, server) in zip(self._asked_policies, servers or (), strict=False):
+            policy.ask_from_now_on(server, incarnation)
+        with contextlib.suppress(NoAnswer):
+            while time.monotonic() - began < _LONGEST_SECONDS or not self._sink.rows:
+                self._step()
+                if self._sink.rows >= self._plan.chunk_rows:
+                    break
         counters["rows"] += self._sink.rows
         counters["episodes"] += len(self._sink.episodes)
         slot, (columns, episodes) = self._plan.slot, self._sink.take()
@@ -200,19 +190,21 @@ class RemoteActor:
         self._answered = time.monotonic()
         return answer
 
+    def _actor(self, slot: ActorSlot, policy: BehaviourPolicy) -> Actor:
+        plan = self._plan
+        return Actor(
+            make_envs(plan.env, slot.envs_per_actor, training=True),
+            policy,
+            plan.exploration,
+            self._sink,
+            slot,
+            reward_clip=plan.env.reward_clip,
+            env_steps_offset=plan.env_steps_offset,
+        )
 
-def packages_of(env: EnvConfig) -> list[str]:
-    """Return the packages that must be the same on all nodes, the environment's among them."""
-    spec = gymnasium.registry.get(env.id)
-    made_by = env.factory or (spec.entry_point if spec else None) or ""
-    module = str(made_by).partition(".")[0].partition(":")[0]
-    return ["lrl", "torch", "numpy", "gymnasium", *packages_distributions().get(module, ())]
-
-
-def installed(packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed here."""
-    found: dict[str, str] = {}
-    for name in packages:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    def _step(self) -> None:
+        for actor in self._actors:
+            made = actor.step()
+            actor.prefetch()
+            self._counters["env_steps"] += made
+            self._counters["frames"] += made * self._plan.spec.frame_skip

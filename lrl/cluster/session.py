@@ -46,10 +46,12 @@ class Session:
 
     Args:
         config: Which cluster.
+        more_cpus: That a Ray of our own has beside those of the actors.
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, more_cpus: int = 0) -> None:
         self.config = config
+        self._more_cpus = more_cpus
         self.ray = import_ray()
         self._undo = contextlib.ExitStack()
 
@@ -95,7 +97,7 @@ class Session:
         )
         undo.callback(tidy.wait)
         undo.callback(tidy.kill)
-        needed = math.ceil(config.num_actors * config.num_cpus)
+        needed = math.ceil(config.num_actors * config.num_cpus) + self._more_cpus
         return {
             "address": "local",
             "num_cpus": max(os.cpu_count() or 1, needed),

@@ -13,8 +13,9 @@ import numpy as np
 from lrl.actors.config import ActorConfig
 from lrl.actors.slot import ActorSlot
 from lrl.inference.config import InferenceConfig
+from lrl.inference.figures import figures_of
 from lrl.inference.remote_policy import RemotePolicyFactory
-from lrl.inference.requests import LATENCY_EDGES, RequestLayout, RequestSlots
+from lrl.inference.requests import RequestLayout, RequestSlots
 from lrl.inference.server import ServerPlan, run_server
 from lrl.networks.q_network import NetworkRecipe
 from lrl.processes.supervised_process import SupervisedProcess
@@ -22,6 +23,7 @@ from lrl.processes.supervisor import Supervisor
 from lrl.transport import WeightStore
 
 _log = logging.getLogger(__name__)
+_COUNTED = ("batches", "requests", "capacity", "latency", "waiting", "lag")
 _QUIET_SECONDS = 10.0  # between two tracebacks of one server in the log
 
 
@@ -92,27 +94,14 @@ class InferenceManager(Supervisor[ServerHandle]):
         now = [slots.counted() for slots in self.slots]
         before, self._last = self._last, now
 
-        def difference(name: str) -> np.ndarray:
-            return np.sum([new[name] - old[name] for new, old in zip(now, before, strict=True)], 0)
-
-        failures = sum(int(counters["failures"]) for counters in now)
-        metrics = {
-            "count/inference_restarts": float(self.restarts),
-            "count/inference_failures": float(failures),
+        grown = {
+            name: np.sum([new[name] - old[name] for new, old in zip(now, before, strict=True)], 0)
+            for name in _COUNTED
         }
-        batches = float(difference("batches"))
-        if batches == 0:
-            return metrics
-        requests, latency = float(difference("requests")), difference("latency")
-        rows = self.config.envs_per_group(self.actors)
         return {
-            **metrics,
-            "inference/batch_size_mean": requests / batches * rows,
-            "inference/batch_fill": requests / float(difference("capacity")),
-            "inference/latency_ms_p50": 1e3 * _quantile(latency, 0.5),
-            "inference/latency_ms_p99": 1e3 * _quantile(latency, 0.99),
-            "inference/queue_depth": float(difference("waiting")) / batches * rows,
-            "inference/policy_lag_mean": float(difference("lag")) / batches,
+            "count/inference_restarts": float(self.restarts),
+            "count/inference_failures": float(sum(int(counters["failures"]) for counters in now)),
+            **figures_of(grown, self.config.envs_per_group(self.actors)),
         }
 
     def close(self) -> None:
@@ -166,9 +155,3 @@ class InferenceManager(Supervisor[ServerHandle]):
         if traceback and now >= handle.quiet_until:
             handle.quiet_until = now + _QUIET_SECONDS
             _log.warning("%s: a batch failed; its actors ask again:\n%s", handle.name, traceback)
-
-
-def _quantile(counts: np.ndarray, share: float) -> float:
-    """Return the upper edge of the bin below or in which a share of all requests lies."""
-    position = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
-    return float(LATENCY_EDGES[min(position, len(LATENCY_EDGES) - 1)])

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.actors.actor import Decision
-from lrl.inference.requests import LATENCY_EDGES, RequestSlots
+from lrl.inference.figures import LATENCY_EDGES
+from lrl.inference.requests import RequestSlots
 from lrl.types import Memory, Observation, leaves_from, named
 
 

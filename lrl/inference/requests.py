@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.inference.doorbell import Doorbell
+from lrl.inference.figures import LATENCY_EDGES
 from lrl.processes.shared_memory import SharedBlock
 from lrl.types import Column, EnvSpec, Memory, Observation, leaves_from, leaves_of, named
 
 MAX_SLOTS = 256
 """Slots of one server: a ring of its doorbell is one byte."""
-
-LATENCY_EDGES = np.geomspace(1e-5, 100.0, 160)
-"""Seconds between which latencies are counted: each is a tenth above the one before."""
 
 _SLOT_BYTES = 128  # a cache line for the request's fields, one for the reply's
 _ASKED = np.dtype([("incarnation", "i8"), ("number", "i8"), ("time", "f8")])

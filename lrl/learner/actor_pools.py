@@ -338,12 +338,21 @@ class ProcessPool(ActorPool):
 
     def _delivery(self, chunk: Chunk) -> Delivery:
         rows = [chunk.rows]
-        if chunk.after_gap:  # a chunk before it failed verification: join nothing across the hole
-            streams = np.arange(self.config.envs_per_actor, dtype=np.int32)
-            streams += chunk.actor * self.config.envs_per_actor
-            frames = gap_frames(self.spec, len(streams))
-            action = self.spec.action.column
-            rows.insert(0, rows_without_action(RowKind.GAP, streams, frames, action))
+        if chunk.after_gap:
+            rows.insert(0, gap_of(self.spec, chunk.actor, self.config.envs_per_actor))
         columns = (chunk.episode_return, chunk.episode_length, chunk.episode_start_value)
         figures = zip(*(column.tolist() for column in columns), strict=True)
         return Delivery(rows, [Episode(*episode) for episode in figures])
+
+
+def gap_of(spec: EnvSpec, actor: int, envs: int) -> Rows:
+    """Return rows that say of an actor's environments that rows before the next are missing.
+
+    Args:
+        spec: The environment.
+        actor: Index of the actor on its rank.
+        envs: Environments of each actor.
+    """
+    streams = np.arange(envs, dtype=np.int32) + actor * envs
+    frames = gap_frames(spec, envs)
+    return rows_without_action(RowKind.GAP, streams, frames, spec.action.column)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from typing_extensions import override
 
-from lrl.actors.actor import gap_frames, rows_without_action
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import Exploration
 from lrl.actors.slot import ActorSlot
@@ -19,16 +18,17 @@ from lrl.cluster.config import ClusterConfig
 from lrl.cluster.fleet import Fleet
 from lrl.cluster.remote_actor import Answer, RemotePlan
 from lrl.envs import EnvConfig
-from lrl.learner.actor_pools import ActorPool, Delivery, Episode, PoolCounts
+from lrl.inference.config import InferenceConfig
+from lrl.learner.actor_pools import ActorPool, Delivery, Episode, PoolCounts, gap_of
 from lrl.networks import NetworkRecipe, QNetwork
 from lrl.networks.q_network import vector_size, write_vector
-from lrl.types import EnvSpec, RowKind, Rows
+from lrl.types import EnvSpec, Rows
 
 _TURN_SECONDS = 0.02
 
 
 class ClusterPool(ActorPool):
-    """Actors on the nodes of a Ray cluster, each with its own network.
+    """Actors on the nodes of a Ray cluster, with their own networks or central inference there.
 
     Args:
         config: Which cluster, and how many actors.
@@ -39,6 +39,7 @@ class ClusterPool(ActorPool):
         slot: The first one's place in the run.
         recipe: Builds the network.
         packages: Names of packages that must have the same versions on all nodes.
+        inference: The servers that compute all action values, if there are any.
         version: Learner steps so far: the version of the first weights.
     """
 
@@ -52,17 +53,19 @@ class ClusterPool(ActorPool):
         slot: ActorSlot,
         recipe: NetworkRecipe,
         packages: Sequence[str],
+        inference: InferenceConfig | None = None,
         version: int = 0,
     ) -> None:
         self.num_streams = config.num_actors * actors.envs_per_actor
         self.spec = spec
-        self._actors = actors
+        self._actors = actors = replace(actors, num_actors=config.num_actors)
+        self._inference = inference
         self._env = env
         self._exploration = exploration
         self._recipe = recipe
         self._version = version
         self._run_env_steps = 0
-        self.fleet = Fleet(config, actors, self._plan_of, slot, packages)
+        self.fleet = Fleet(config, actors, inference, self._plan_of, slot, packages, recipe)
 
     @override
     def start(self, network: QNetwork, run_env_steps: int) -> None:
@@ -91,12 +94,14 @@ class ClusterPool(ActorPool):
 
     @override
     def counts(self) -> PoolCounts:
-        fleet = self.fleet
-        return PoolCounts(fleet.statistics(), fleet.restarts, fleet.rows_dropped)
+        actors = self.fleet.actors
+        return PoolCounts(actors.statistics(), actors.restarts, actors.rows_dropped)
 
     @override
     def metrics(self) -> dict[str, float]:
-        return {"count/calls_lost": float(self.fleet.calls_lost)}
+        servers = self.fleet.servers
+        of_servers = servers.metrics() if servers else {}
+        return {"count/calls_lost": float(self.fleet.actors.calls_lost), **of_servers}
 
     def _plan_of(self, run: int, slot: ActorSlot, env_steps: int) -> RemotePlan:
         return RemotePlan(
@@ -105,18 +110,16 @@ class ClusterPool(ActorPool):
             self._env,
             self.spec,
             self._exploration,
-            self._recipe,
+            None if self._inference else self._recipe,
+            self._inference.groups_per_actor if self._inference else 1,
             self._actors.chunk_rows,
             self._run_env_steps + env_steps * slot.world_size,
         )
 
     def _delivery(self, answer: Answer, has_gap: bool) -> Delivery:
-        rows = [Rows.of(answer.columns)]
-        if has_gap:  # join nothing across what was lost
-            count = self._actors.envs_per_actor
-            streams = np.arange(count, dtype=np.int32) + answer.actor * count
-            frames, action = gap_frames(self.spec, count), self.spec.action.column
-            rows.insert(0, rows_without_action(RowKind.GAP, streams, frames, action))
+        rows = [Rows.of(answer.columns)] if answer.rows else []
+        if has_gap:
+            rows.insert(0, gap_of(self.spec, answer.actor, self._actors.envs_per_actor))
         return Delivery(rows, [Episode(*episode) for episode in answer.episodes])
 
 

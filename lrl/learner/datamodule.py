@@ -22,7 +22,7 @@ from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
 from lrl.checkpoints.saved_replay import SavedReplayError, load_replay, replay_folder
 from lrl.checkpoints.stamp import make_stamp, trained_in
 from lrl.cluster.config import ClusterConfig
-from lrl.cluster.remote_actor import packages_of
+from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs, make_spec
 from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.evaluation.loader import EvaluationLoader
@@ -192,8 +192,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             sampler = self.replay.sampler()
         settings = getattr(self._trainer().lightning_module, "hparams", {})
         check_run(self._trainer(), settings, self, sampler)
-        busy = self.num_processes + (self.inference.busy_threads if self.inference else 0)
-        busy += self._trainer().is_global_zero and evaluates_in_background(self._trainer())
+        evaluates = self._trainer().is_global_zero and evaluates_in_background(self._trainer())
+        busy = self.busy_cores + evaluates
         self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
         self.threads = torch.get_num_threads()
         keep_freed_memory()
@@ -431,6 +431,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             first,
             trainer.lightning_module.network_recipe,
             packages_of(self.env),
+            self.inference,
             version=trainer.global_step,
         )
         return JoinedPools([remote, self._process_pool(spec)]) if self.actors.num_actors else remote

@@ -61,6 +61,18 @@ class BringsExperience(ABC):
         return self.actors.num_actors + (self.cluster.num_actors if self.cluster else 0)
 
     @property
+    def busy_cores(self) -> int:
+        """Cores of this machine that a rank's actors and inference servers keep busy."""
+        if self.has_own_pool or (self.cluster is not None and self.cluster.address is not None):
+            return self.num_processes
+        return self.num_actors + (self.inference.busy_threads if self.inference else 0)
+
+    @property
+    def local_inference(self) -> InferenceConfig | None:
+        """The inference servers of this machine; with a cluster they are there."""
+        return self.inference if self.cluster is None else None
+
+    @property
     @abstractmethod
     def env_spec(self) -> EnvSpec:
         """The environment's specification."""
@@ -110,8 +122,8 @@ def check_run(
         return
     actors, ranks = data.actors, trainer.num_devices
     if data.cluster is not None:
-        check_cluster(actors, has_inference=data.inference is not None)
-    if data.inference is not None:
+        check_cluster(data.cluster, actors, data.inference)
+    elif data.inference is not None:
         check_inference(data.inference, actors)
     check_replay_device(data.replay.device, trainer.strategy.root_device)
     check_synchronous(actors, data.rate, evaluates_in_background(trainer), data.num_actors)
@@ -125,5 +137,5 @@ def check_run(
     if not data.has_own_pool and sampler is not None:
         replay = None if data.has_own_experience else data.replay
         streams = max(1, data.num_actors) * actors.envs_per_actor
-        check_machine(data.env_spec, actors, streams, data.inference, replay, sampler, ranks)
+        check_machine(data.env_spec, actors, streams, data.local_inference, replay, sampler, ranks)
     check_callbacks(trainer, data.takes_weights, isinstance(sampler, TrackingSampler))

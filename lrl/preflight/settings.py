@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import lightning as L
 
 from lrl.actors.config import ActorConfig
+from lrl.cluster.config import ClusterConfig
 from lrl.cluster.session import import_ray
 from lrl.inference.config import InferenceConfig
 from lrl.parts.devices import usable_device
@@ -94,22 +95,22 @@ def _refuse_synchronous(name: str, value: object) -> NoReturn:
     )
 
 
-def check_cluster(actors: ActorConfig, has_inference: bool) -> None:
+def check_cluster(
+    cluster: ClusterConfig, actors: ActorConfig, inference: InferenceConfig | None
+) -> None:
     """Check that actors can be placed on a cluster, and that settings of processes do something.
 
     Args:
-        actors: Those of the run.
-        has_inference: Whether servers compute their action values.
+        cluster: The actors there.
+        actors: What is said of all actors.
+        inference: Servers on the cluster that compute their action values, if there are any.
 
     Raises:
         ConfigError: Ray is not installed, or something does not fit.
     """
     import_ray()
-    if has_inference:
-        raise ConfigError(
-            "data.inference has servers on this machine, which actors on data.cluster cannot "
-            "reach: set one of them to null"
-        )
+    if inference is not None:
+        _check_remote_inference(inference, cluster, actors)
     for name in _OF_PROCESSES if actors.num_actors == 0 else ():
         if (value := getattr(actors, name)) != getattr(ActorConfig, name):
             raise ConfigError(
@@ -118,21 +119,42 @@ def check_cluster(actors: ActorConfig, has_inference: bool) -> None:
             )
 
 
+def _check_remote_inference(
+    inference: InferenceConfig, cluster: ClusterConfig, actors: ActorConfig
+) -> None:
+    if actors.num_actors > 0:
+        raise ConfigError(
+            "data.inference has its servers on data.cluster, which actors in processes of this "
+            f"machine cannot reach: set actors.num_actors, which is {actors.num_actors}, to 0"
+        )
+    for name in inference.devices:
+        if name not in ("cpu", "cuda"):
+            raise ConfigError(
+                f"inference.devices {name!r} is no device of a server on data.cluster, where Ray "
+                "chooses the GPU: 'cpu' and 'cuda' are"
+            )
+    _check_batches(inference, replace(actors, num_actors=cluster.num_actors))
+
+
 def check_inference(inference: InferenceConfig, actors: ActorConfig) -> None:
     """Check that inference servers, their batches and devices fit the actors and this machine.
 
     Raises:
         ConfigError: It does not.
     """
+    _check_batches(inference, actors)
+    for name in inference.devices:
+        if usable_device("inference.devices", name).type == "meta":
+            raise ConfigError(f"inference.devices {name!r} cannot be used here, 'cpu' can")
+
+
+def _check_batches(inference: InferenceConfig, actors: ActorConfig) -> None:
     inference.check(actors)
     if inference.num_threads > 1 and "cpu" not in inference.devices:
         raise ConfigError(
             f"inference.num_threads is {inference.num_threads}, but inference.devices "
             f"{list(inference.devices)} has no cpu, so it would do nothing: leave it out"
         )
-    for name in inference.devices:
-        if usable_device("inference.devices", name).type == "meta":
-            raise ConfigError(f"inference.devices {name!r} cannot be used here, 'cpu' can")
 
 
 def check_warm_up(rate: RateLimiterConfig, replay: ReplayConfig) -> None:

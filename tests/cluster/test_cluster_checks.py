@@ -17,7 +17,13 @@ pytestmark = quiet
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"inference": InferenceConfig()}, "actors on data.cluster cannot reach"),
+        (
+            {"inference": InferenceConfig(), "actors": ActorConfig(num_actors=1)},
+            "set actors.num_actors, which is 1, to 0",
+        ),
+        ({"inference": InferenceConfig(devices=("cuda:1",))}, "where Ray chooses the GPU"),
+        ({"inference": InferenceConfig(num_servers=3)}, "num_servers 3 is more than the 2 groups"),
+        ({"inference": InferenceConfig(devices=("cuda",), num_threads=2)}, "has no cpu"),
         ({"actors": ActorConfig(num_actors=0, chunks_per_actor=8)}, "actors.chunks_per_actor is 8"),
         ({"actors": ActorConfig(num_actors=0, start_method="spawn")}, "actors.start_method is"),
     ],

@@ -3,82 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from helpers.fake_ray import FakeRay
+from helpers.cluster_run import ENVS, LEDGER, SLOT, Run, of_stream
 
 from lrl.actors.actor import Actor
-from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorError
 from lrl.actors.policy import NetworkPolicy
-from lrl.actors.slot import ActorSlot
 from lrl.cluster.config import ClusterConfig
-from lrl.cluster.remote_actor import packages_of
-from lrl.envs import EnvConfig, make_envs, make_spec
-from lrl.learner.cluster_pool import ClusterPool
-from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
-from lrl.parts.recipe import Recipe
-from lrl.testing import Ledger, LedgerEnv
+from lrl.cluster.nodes import packages_of
+from lrl.envs import EnvConfig, make_envs
 from lrl.types import ConfigError, RowKind, Rows
-
-LEDGER = EnvConfig("lrl/Ledger-v0")
-SPEC = make_spec(LEDGER)
-SLOT = ActorSlot(7, num_actors=2, envs_per_actor=2)
-RECIPE = NetworkRecipe(SPEC, Recipe.of(MLPEncoder), Recipe.of(ScalarHead))
-ENVS = 2
-
-
-@pytest.fixture
-def ray(monkeypatch):
-    ray = FakeRay()
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    return ray
-
-
-class Run:
-    """A pool that was started, and what came of it."""
-
-    def __init__(self, env: EnvConfig = LEDGER, **settings: Any) -> None:
-        known = {field.name for field in dataclasses.fields(ClusterConfig)}
-        ours = {name: settings.pop(name) for name in list(settings) if name in known}
-        actors = ActorConfig(num_actors=0, envs_per_actor=ENVS, chunk_rows=16, **settings)
-        self.pool = ClusterPool(
-            ClusterConfig(**ours), actors, env, SPEC, EpsilonGreedy(), SLOT, RECIPE, ["numpy"]
-        )
-        torch.manual_seed(3)
-        self.network = RECIPE.build()
-        self.rows: list[Rows] = []
-        self.pool.start(self.network, 0)
-
-    def poll(self, times: int = 4) -> list[Rows]:
-        """Return the rows of so many rounds, in each of which the fleet looks after its actors."""
-        found: list[Rows] = []
-        for _ in range(times):
-            self.fleet._looked_at -= 0.2
-            for delivery in self.pool.poll(0.0):
-                found.extend(delivery.rows)
-        self.rows += found
-        return found
-
-    @property
-    def fleet(self):
-        return self.pool.fleet
-
-    def actor(self, index: int = 0):
-        return self.fleet._remotes[index].actor
-
-    def restart(self, index: int = 0) -> None:
-        """Let the pause before a restart be over."""
-        self.fleet._remotes[index].restart_at = 0.0
-
-
-def of_stream(rows: list[Rows], stream: int, column: str) -> np.ndarray:
-    return np.concatenate([r.columns()[column][r.stream == stream] for r in rows])
 
 
 class ListSink:
@@ -135,7 +73,6 @@ def test_new_weights_are_put_once_for_all_and_act_from_the_next_call(ray):
 
 def test_a_dead_actor_is_replaced_and_its_calls_are_counted_as_lost(ray):
     run = Run()
-    ledger = Ledger(LedgerEnv(), slot=SLOT)
     run.poll(6)
     run.actor().is_dead = True
     run.poll(1)
@@ -145,10 +82,7 @@ def test_a_dead_actor_is_replaced_and_its_calls_are_counted_as_lost(ray):
     rows = run.poll(6)
     (first, *_) = (r for r in rows if (r.stream < ENVS).any())
     assert [int(k) for k in first.kind[:ENVS]] == [RowKind.GAP] * ENVS
-    for rows in run.rows:
-        ledger.take(rows)
-    ledger.raise_faults()
-    assert ledger.counts["instances"] == 3 * ENVS
+    assert run.ledger().counts["instances"] == 3 * ENVS
     counts = run.pool.counts()
     assert (counts.restarts, [s.restarts for s in counts.actors]) == (1, [1, 0])
     assert ray.actors[2].options["max_restarts"] == ray.actors[2].options["max_task_retries"] == 0
@@ -159,10 +93,10 @@ def test_a_silent_actor_is_given_up_and_its_node_avoided(ray, caplog):
     run.poll(6)
     node = f"node{run.actor().number}"
     run.actor().is_silent = True
-    run.fleet._remotes[0].since -= 14.0
+    run.fleet.actors.all[0].since -= 14.0
     run.poll(1)
-    assert run.fleet.restarts == 0
-    run.fleet._remotes[0].since -= 1.0
+    assert run.fleet.actors.restarts == 0
+    run.fleet.actors.all[0].since -= 1.0
     run.poll(1)
     assert "answered nothing for 15 s" in caplog.text
     run.restart()
@@ -174,18 +108,18 @@ def test_a_learner_that_was_away_takes_nobody_for_silent(ray):
     run = Run(silence_seconds=15.0)
     run.poll(6)
     run.actor().is_silent = True
-    run.fleet._remotes[0].since -= 20.0
+    run.fleet.actors.all[0].since -= 20.0
     run.fleet._looked_at -= 2.0  # an evaluation, or Ctrl-Z
     run.poll(1)
-    assert run.fleet._remotes[0].state == "acting"
+    assert run.fleet.actors.all[0].state == "acting"
 
 
 def test_an_answer_that_waits_is_no_silence(ray):
     run = Run()
     run.poll(6)
-    run.fleet._remotes[0].since -= 100.0
+    run.fleet.actors.all[0].since -= 100.0
     run.poll(1)
-    assert run.fleet._remotes[0].state == "acting"
+    assert run.fleet.actors.all[0].state == "acting"
 
 
 def test_an_environment_that_fails_before_the_first_step_ends_the_run(ray):
@@ -240,7 +174,7 @@ def test_a_damaged_answer_is_dropped_and_nothing_joined_across_it(ray, damage):
 
 def test_other_versions_are_refused_by_name(ray, monkeypatch):
     run = Run()
-    monkeypatch.setattr("lrl.cluster.remote_actor.version", lambda name: "0.1")
+    monkeypatch.setattr("lrl.cluster.nodes.version", lambda name: "0.1")
     run.poll(1)
     here = np.__version__
     with pytest.raises(ActorError, match=rf"numpy 0.1 is installed there and {here} here"):
@@ -250,11 +184,11 @@ def test_other_versions_are_refused_by_name(ray, monkeypatch):
 def test_actors_without_room_wait_and_say_so(ray, caplog):
     ray.has_room = False
     run = Run(num_cpus=4)
-    run.fleet._remotes[0].since -= 1000.0
-    run.fleet._remotes[0].warned_at -= 31.0
+    run.fleet.actors.all[0].since -= 1000.0
+    run.fleet.actors.all[0].warned_at -= 31.0
     assert run.poll(3) == []
     (said,) = [message for message in caplog.messages if "waits for room" in message]
-    assert "it takes 4 CPUs, and of 2 there are 0 free" in said
+    assert "it takes num_cpus 4, and of 2 CPUs there are 0 free" in said
     ray.has_room = True
     assert run.poll(5)
 

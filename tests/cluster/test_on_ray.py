@@ -21,6 +21,7 @@ from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
 from lrl.cluster.config import ClusterConfig
 from lrl.envs import EnvConfig, make_spec
+from lrl.inference.config import InferenceConfig
 from lrl.learner.cluster_pool import ClusterPool
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe
@@ -64,14 +65,15 @@ def cluster():
 class Watched:
     """A pool on a cluster, whose rows are all looked at."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, inference: InferenceConfig | None = None) -> None:
         spec = make_spec(LEDGER)
         recipe = NetworkRecipe(spec, Recipe.of(MLPEncoder), Recipe.of(ScalarHead))
         config = ClusterConfig(address=address, silence_seconds=4.0)
         actors = ActorConfig(num_actors=0, envs_per_actor=4)
         self.pool = ClusterPool(
-            config, actors, LEDGER, spec, EpsilonGreedy(), SLOT, recipe, ["lrl", "torch"]
-        )
+            config, actors, LEDGER, spec, EpsilonGreedy(), SLOT, recipe, ["lrl", "torch"],
+            inference,
+        )  # fmt: skip
         self.ledger = Ledger(LedgerEnv(), slot=SLOT)
         self.pool.start(recipe.build(), 0)
 
@@ -83,10 +85,10 @@ class Watched:
 
     @property
     def states(self):
-        return [remote.state for remote in self.pool.fleet._remotes]
+        return [remote.state for remote in self.pool.fleet.actors.all]
 
     def place(self, index: int) -> Any:
-        return self.pool.fleet.places()[index]
+        return self.pool.fleet.actors.all[index].welcome
 
     def elsewhere(self) -> int:
         """Return an actor on another node than this process, which cannot do without its own."""
@@ -110,7 +112,7 @@ class Watched:
         return time.monotonic() - started
 
     def all_act(self) -> bool:
-        return all(remote.acted_at is not None for remote in self.pool.fleet._remotes)
+        return all(remote.acted_at is not None for remote in self.pool.fleet.actors.all)
 
 
 def test_nodes_and_actors_come_and_go_and_every_row_is_there_once(cluster):
@@ -119,12 +121,12 @@ def test_nodes_and_actors_come_and_go_and_every_row_is_there_once(cluster):
         assert run.place(0).node != run.place(1).node
 
         os.kill(run.place(0).pid, signal.SIGKILL)
-        run.until(lambda: run.pool.fleet.restarts == 1, 10.0)
+        run.until(lambda: run.pool.fleet.actors.restarts == 1, 10.0)
         assert run.until(run.all_act, 30.0) < 20.0  # an idle machine takes 2
 
         gone = run.place(run.elsewhere()).node
         cluster.remove_node(next(n for n in cluster.list_all_nodes() if n.node_id == gone))
-        run.until(lambda: run.pool.fleet.restarts == 2, 20.0)
+        run.until(lambda: run.pool.fleet.actors.restarts == 2, 20.0)
         cluster.add_node(num_cpus=1)
         run.until(run.all_act, 30.0)
 
@@ -133,7 +135,7 @@ def test_nodes_and_actors_come_and_go_and_every_row_is_there_once(cluster):
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         cluster.add_node(num_cpus=1)
-        run.until(lambda: run.pool.fleet.restarts == 3, 15.0)
+        run.until(lambda: run.pool.fleet.actors.restarts == 3, 15.0)
         run.until(run.all_act, 30.0)
         assert silent.node not in {run.place(0).node, run.place(1).node}
         for pid in stopped:
@@ -146,6 +148,20 @@ def test_nodes_and_actors_come_and_go_and_every_row_is_there_once(cluster):
     assert run.ledger.counts["steps"] == sum(s.env_steps for s in counts.actors) > 500
     assert counts.rows_dropped == 0
     assert 0 < run.pool.metrics()["count/calls_lost"] <= 3 * 2
+
+
+def test_a_server_is_killed_and_its_actors_lose_nothing(cluster):
+    cluster.add_node(num_cpus=1)
+    with Watched(cluster.address, InferenceConfig(groups_per_actor=2)) as run:
+        run.until(run.all_act, 60.0)
+        (server,) = run.pool.fleet.servers.all
+        os.kill(server.welcome.pid, signal.SIGKILL)
+        run.until(lambda: run.pool.fleet.servers.restarts == 1, 10.0)
+        before = run.ledger.counts["steps"]
+        run.until(lambda: run.ledger.counts["steps"] > before + 500, 30.0)
+    run.ledger.raise_faults()
+    assert run.ledger.counts["instances"] == 2 * 4
+    assert run.pool.metrics()["count/calls_lost"] == 0
 
 
 def processes_of(cluster: Any, node_id: str) -> list[int]:

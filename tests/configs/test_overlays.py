@@ -18,7 +18,7 @@ import pytest
 import yaml
 from helpers.command_line import quiet_commands
 
-from lrl import ActorConfig, InferenceConfig, RateLimiterConfig
+from lrl import ActorConfig, ClusterConfig, InferenceConfig, RateLimiterConfig
 from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
 from lrl.cli.exit_status import Outcome
 from lrl.cli.main import LrlCLI
@@ -125,10 +125,11 @@ def test_no_recipe_sets_what_would_do_nothing(recipe: Path, overlay: str | None)
     num_actors = actors.num_actors + cluster.get("num_actors", 0)
     check_synchronous(actors, rate, in_background, num_actors)
     servers = section(files, "data", "inference")
+    inference = InferenceConfig(**servers) if servers else None
     if cluster:
-        check_cluster(actors, has_inference=bool(servers))
-    if servers:
-        check_inference(InferenceConfig(**servers), actors)
+        check_cluster(ClusterConfig(**cluster), actors, inference)
+    elif inference is not None:
+        check_inference(inference, actors)
     if num_actors == 0:
         assert callback.get("sync_period_learner_steps", DEFAULT_SYNC_PERIOD) == DEFAULT_SYNC_PERIOD
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,10 @@ class RayTaskError(RayError):
 
 class RayActorError(RayError):
     """The actor is gone."""
+
+
+class GetTimeoutError(RayError, TimeoutError):
+    """No answer came in time."""
 
 
 class Ref:
@@ -44,6 +50,9 @@ class FakeActor:
         self.most_unfinished = 0
 
     def __getattr__(self, method: str) -> Any:
+        if method.startswith("_"):
+            raise AttributeError(method)
+
         def remote(*arguments: Any) -> Call:
             call = Call(self, method, arguments)
             self.calls.append(call)
@@ -56,7 +65,12 @@ class FakeActor:
 class FakeRay:
     """The module."""
 
-    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+    exceptions = SimpleNamespace(
+        RayError=RayError,
+        RayTaskError=RayTaskError,
+        RayActorError=RayActorError,
+        GetTimeoutError=GetTimeoutError,
+    )
 
     def __init__(self) -> None:
         self.actors: list[FakeActor] = []
@@ -90,15 +104,23 @@ class FakeRay:
         ready = [call for call in calls if is_ready(call)][:num_returns]
         return ready, [call for call in calls if call not in ready]
 
-    def get(self, call: Call) -> Any:
+    def get(self, call: Call, timeout: float | None = None) -> Any:
         actor = call.actor
         if actor.is_dead:
             raise RayActorError("the actor died\nand more")
-        assert actor.calls.popleft() is call, "answers are taken in the order of the calls"
+        if actor.is_silent:
+            raise GetTimeoutError
+        if call.method == "decide":  # the calls of such an actor wait for each other nowhere
+            actor.calls.remove(call)
+        else:
+            others = [c for c in actor.calls if c.method != "decide"]
+            assert others[0] is call, "answers are taken in the order of the calls"
+            actor.calls.remove(call)
         self.node = f"node{actor.number}"
         arguments = [a.value if isinstance(a, Ref) else a for a in call.arguments]
         try:
-            return actor.answered(getattr(actor.body, call.method)(*arguments))
+            value: Any = getattr(actor.body, call.method)(*arguments)
+            return actor.answered(asyncio.run(value) if inspect.iscoroutine(value) else value)
         except Exception as error:
             raise RayTaskError(f"Traceback: {error!r}") from error
 

@@ -14,8 +14,8 @@ from helpers.inference import Clock, in_background, observation_of, wait_until
 from helpers.served_learner import ENCODER, SPEC, Faults, ServedLearner, reply_to
 
 from lrl.actors.process import Pulse
+from lrl.inference.figures import LATENCY_EDGES
 from lrl.inference.remote_policy import RemotePolicy
-from lrl.inference.requests import LATENCY_EDGES
 from lrl.networks import NatureEncoder, ScalarHead
 from lrl.processes.child import read_traceback
 from lrl.transport import Channel, ChunkLayout

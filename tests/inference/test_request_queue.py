@@ -27,8 +27,9 @@ from helpers.inference import (
 )
 
 from lrl.actors.actor import Decision
+from lrl.inference.figures import LATENCY_EDGES
 from lrl.inference.request_queue import RequestQueue
-from lrl.inference.requests import LATENCY_EDGES, RequestLayout, RequestSlots
+from lrl.inference.requests import RequestLayout, RequestSlots
 
 
 @pytest.fixture

@@ -1,0 +1,282 @@
+"""Actors or servers on a cluster as their learner sees them: begun, watched, replaced."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from lrl.actors.manager import ActorError
+from lrl.actors.slot import ActorSlot
+from lrl.cluster.config import ClusterConfig
+from lrl.cluster.nodes import Nodes, Welcome
+from lrl.cluster.weights import SentWeights
+from lrl.processes.supervised_process import Lives
+from lrl.processes.supervisor import SupervisedConfig
+
+_log = logging.getLogger(__name__)
+_ROOM_WARNING_SECONDS = 30.0
+_MESSAGE_LINES = 40
+
+State = Literal["joining", "starting", "acting", "dead"]
+
+
+@dataclass
+class Remote:
+    """One actor or server of the moment, and what is kept over its restarts."""
+
+    name: str
+    index: int
+    slot: ActorSlot
+    body: Any
+    """What is called."""
+    call: Any
+    """The call that is to be answered next, None if there is none; further ones are in `calls`."""
+    state: State = "joining"
+    since: float = field(default_factory=lambda: time.monotonic())
+    """When it last answered, or was asked something while it had nothing to do."""
+    launched_at: float = field(default_factory=lambda: time.monotonic())
+    warned_at: float = field(default_factory=lambda: time.monotonic())
+    acted_at: float | None = None
+    restart_at: float = 0.0
+    welcome: Welcome | None = None
+    calls: deque[Any] = field(default_factory=deque)
+    version: int = -1
+    """Of the weights that it was sent."""
+    number: int = 0
+    """Of the answer that comes next."""
+    servers: tuple[int, ...] = ()
+    """Incarnations of the servers that it was told of."""
+    counters: dict[str, Any] = field(default_factory=dict)
+    past: Counter[str] = field(default_factory=Counter)
+    """Counters and seconds of earlier incarnations."""
+    lives: Lives = field(default_factory=Lives)
+
+    def __str__(self) -> str:
+        """Return its name in messages."""
+        where = f" (pid {self.welcome.pid} on {self.welcome.host})" if self.welcome else ""
+        return f"{self.name} {self.index}{where}"
+
+    def totals(self) -> Counter[str]:
+        """Return its counters over all incarnations, and the seconds that it was there."""
+        total = Counter(self.past)
+        total.update(self.counters)
+        alive = 0.0 if self.state == "dead" else time.monotonic() - self.launched_at
+        total.update(seconds=alive)  # pyright: ignore[reportArgumentType]
+        return total
+
+
+class Remotes(ABC):
+    """All actors of a run on the cluster, or all its servers.
+
+    Everything happens in the calls of one thread, that of the learner. Ray restarts nothing and
+    tries nothing again, so a call is answered once or never: whoever is silent is given up, and
+    another started in its place.
+
+    Args:
+        ray: The module.
+        nodes: Where they are.
+        config: What they need on the cluster.
+        limits: What happens when one fails.
+        weights: What they act with.
+        first: The slot of the first one.
+        count: How many there are.
+    """
+
+    name: ClassVar[str]
+    body: ClassVar[type]
+    """The class that runs there."""
+    error: ClassVar[type[RuntimeError]] = ActorError
+
+    def __init__(
+        self,
+        ray: Any,
+        nodes: Nodes,
+        config: ClusterConfig,
+        limits: SupervisedConfig,
+        weights: SentWeights,
+        first: ActorSlot,
+        count: int,
+    ) -> None:
+        self.restarts = 0
+        self.all: list[Remote] = []
+        self._ray = ray
+        self._nodes = nodes
+        self._config = config
+        self._limits = limits
+        self._weights = weights
+        self._first = first
+        self._count = count
+
+    @abstractmethod
+    def _needs(self, index: int) -> dict[str, Any]:
+        """Return Ray's options for one of them."""
+
+    @abstractmethod
+    def _begin(self, remote: Remote) -> Any:
+        """Return the call that builds what it acts with."""
+
+    @abstractmethod
+    def _ask(self, remote: Remote) -> None:
+        """Ask for what comes next, if anything does; it acts and has at least one call less."""
+
+    @abstractmethod
+    def _take(self, remote: Remote, value: Any) -> Any:
+        """Return what an answer holds for others, or None."""
+
+    def _after_death(self, remote: Remote) -> None:  # noqa: B027 (servers leave nothing)
+        """Settle what one that acted leaves undone."""
+
+    def start(self) -> None:
+        """Ask the cluster for all of them."""
+        for index in range(self._count):
+            slot = replace(self._first, actor=self._first.actor + index)
+            self.all.append(self._launch(index, slot))
+
+    def waiting(self) -> dict[Any, Remote]:
+        """Return whose call is to be answered next, by calls."""
+        return {remote.call: remote for remote in self.all if remote.call is not None}
+
+    def look_after(self, was_absent: bool) -> None:
+        """Give up who is silent, replace who is dead, and ask who has nothing to do.
+
+        Args:
+            was_absent: Whether nobody looked for so long that silence begins anew.
+
+        Raises:
+            RuntimeError: One failed for good.
+        """
+        now = time.monotonic()
+        for index, remote in enumerate(self.all):
+            if was_absent:
+                remote.since = now
+            if remote.state == "dead":
+                if now >= remote.restart_at:
+                    self.all[index] = self._replaced(remote)
+            elif remote.state == "joining":
+                self._tell_of_no_room(remote, now)
+            elif remote.call is None:
+                remote.since = now
+                self._ask(remote)
+            elif now - remote.since > self._patience(remote) and not self._is_ready(remote.call):
+                assert remote.welcome is not None
+                self._nodes.avoid(remote.welcome.node)
+                self._bury(remote, f"answered nothing for {self._patience(remote):g} s")
+
+    def take(self, remote: Remote) -> Any:
+        """Take the answer of a call that is ready, and ask for what comes next.
+
+        Returns:
+            What it holds for others, or None.
+
+        Raises:
+            RuntimeError: It failed for good.
+        """
+        try:
+            value = self._ray.get(remote.call)
+        except self._ray.exceptions.RayTaskError as error:
+            self._bury(remote, f"failed:\n{error}")
+            return None
+        except self._ray.exceptions.RayError as error:
+            self._bury(remote, _first_lines(f"{type(error).__name__}: {error}"))
+            return None
+        remote.since = time.monotonic()
+        remote.call = remote.calls.popleft() if remote.calls else None
+        if remote.state == "joining":
+            self._welcome(remote, value)
+        elif remote.state == "starting":
+            remote.state = "acting"
+            self._ask(remote)
+        else:
+            remote.acted_at = remote.acted_at or remote.since
+            self._ask(remote)
+            return self._take(remote, value)
+        return None
+
+    def kill(self) -> None:
+        """End all of them."""
+        for remote in self.all:
+            self._kill(remote)
+
+    def _launch(self, index: int, slot: ActorSlot) -> Remote:
+        options = {
+            "scheduling_strategy": "SPREAD" if self._config.spread else "DEFAULT",
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            **self._needs(index),
+        }
+        body = self._ray.remote(self.body).options(**options).remote()
+        return Remote(self.name, index, slot, body, body.meet.remote(self._nodes.packages))
+
+    def _replaced(self, dead: Remote) -> Remote:
+        fresh = self._launch(dead.index, dead.slot.restarted())
+        fresh.lives, fresh.past = dead.lives, dead.past
+        fresh.lives.restarts += 1
+        self.restarts += 1
+        return fresh
+
+    def _welcome(self, remote: Remote, welcome: Welcome) -> None:
+        remote.welcome = welcome
+        if difference := self._nodes.difference(welcome.versions):
+            raise self.error(f"{remote}: {difference}")
+        remote.state, remote.call = "starting", self._begin(remote)
+        remote.version = self._weights.version
+
+    def _patience(self, remote: Remote) -> float:
+        if remote.state == "starting":
+            return 2.0 * self._limits.timeout_seconds
+        return self._config.silence_seconds
+
+    def _is_ready(self, call: Any) -> bool:
+        return bool(self._ray.wait([call], num_returns=1, timeout=0)[0])
+
+    def _tell_of_no_room(self, remote: Remote, now: float) -> None:
+        if now - remote.warned_at > _ROOM_WARNING_SECONDS:
+            remote.warned_at = now
+            needs = {name: value for name, value in self._needs(remote.index).items() if value}
+            wanted = ", ".join(f"{name} {value}" for name, value in needs.items())
+            total, free = self._nodes.cpus()
+            _log.warning(
+                "%s waits for room on the cluster: it takes %s, and of %g CPUs there are %g free",
+                remote, wanted or "nothing", total, free,
+            )  # fmt: skip
+
+    def _bury(self, remote: Remote, cause: str) -> None:
+        """Settle the end of one.
+
+        Raises:
+            RuntimeError: There will be no other in its place.
+        """
+        limits, acted = self._limits, remote.state == "acting"
+        if acted:
+            self._after_death(remote)
+        self._kill(remote)
+        remote.past = remote.totals()
+        remote.state, remote.call, remote.counters = "dead", None, {}
+        remote.calls.clear()
+        delay = remote.lives.end(remote.acted_at)
+        message = f"{remote} {cause}"
+        if limits.on_failure == "fail":
+            raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
+        is_first = remote.slot.incarnation == self._first.incarnation
+        if not acted and "failed:\n" in cause and is_first:
+            raise self.error(f"{message}\n(it failed before its first step: not restarted)")
+        if failures := remote.lives.exhausted(limits.max_restarts):
+            budget = f"{limits.section}.max_restarts is {limits.max_restarts}"
+            raise self.error(f"{message}\n({failures}; {budget})")
+        remote.restart_at = time.monotonic() + delay
+        _log.warning("%s; restart %d in %.1f s", message, remote.lives.restarts + 1, delay)
+
+    def _kill(self, remote: Remote) -> None:
+        try:
+            self._ray.kill(remote.body, no_restart=True)
+        except Exception as error:
+            _log.debug("%s could not be ended: %r", remote, error)
+
+
+def _first_lines(text: str) -> str:
+    lines = text.strip().splitlines()
+    return "\n".join(lines[:_MESSAGE_LINES])

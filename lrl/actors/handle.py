@@ -21,6 +21,8 @@ class ActorStatistics:
     seconds: float
     wait_seconds: float
     restarts: int
+    node: str = ""
+    """Where it is on a cluster; empty if it is on this machine."""
 
     @property
     def env_steps_per_second(self) -> float:

@@ -183,12 +183,15 @@ def totals(summary: Mapping[str, Any]) -> str:
 
 def actor_table(actors: Sequence[ActorStatistics]) -> str:
     """Return the actors' statistics as a table of text."""
-    lines = ["actor   env_steps  env_steps/s   seconds  waiting  restarts"]
+    has_nodes = any(actor.node for actor in actors)
+    nodes = "  node" if has_nodes else ""
+    lines = [f"actor   env_steps  env_steps/s   seconds  waiting  restarts{nodes}"]
     for actor in actors:
         waiting = actor.wait_seconds / actor.seconds if actor.seconds else 0.0
         lines.append(
             f"{actor.actor:5d}  {actor.env_steps:10d}  {actor.env_steps_per_second:11.0f}"
             f"  {actor.seconds:8.1f}  {waiting:6.0%}  {actor.restarts:8d}"
+            f"{f'  {actor.node}' if has_nodes else ''}".rstrip()
         )
     return "\n".join(lines)
 

@@ -73,6 +73,7 @@ class ClusterActors(Remotes):
                     seconds=total["seconds"],
                     wait_seconds=total["wait_seconds"],
                     restarts=remote.lives.restarts,
+                    node=remote.place,
                 )
             )
         return found

@@ -57,8 +57,13 @@ class Remote:
 
     def __str__(self) -> str:
         """Return its name in messages."""
-        where = f" (pid {self.welcome.pid} on {self.welcome.host})" if self.welcome else ""
+        where = f" (pid {self.welcome.pid} on {self.place})" if self.welcome else ""
         return f"{self.name} {self.index}{where}"
+
+    @property
+    def place(self) -> str:
+        """Its host, and the beginning of Ray's name of the node; empty before it has said so."""
+        return f"{self.welcome.host} {self.welcome.node[:8]}" if self.welcome else ""
 
     def totals(self) -> Counter[str]:
         """Return its counters over all incarnations, and the seconds that it was there."""

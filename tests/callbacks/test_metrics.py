@@ -10,6 +10,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,15 @@ def test_the_table_of_actors_shows_every_actor():
     assert header == ["actor", "env_steps", "env_steps/s", "seconds", "waiting", "restarts"]
     assert first == ["0", "500", "50", "10.0", "25%", "0"]
     assert second == ["1", "0", "0", "0.0", "0%", "3"]
+
+
+def test_the_table_of_actors_names_nodes_where_there_are_any():
+    here = ActorStatistics(0, 500, 2000, 7, 10.0, 2.5, 0)
+    there = replace(here, actor=1, node="host 5f1e")
+    lines = actor_table([here, there]).splitlines()
+    assert lines[0].endswith("restarts  node")
+    assert lines[1].endswith("0")
+    assert lines[2].endswith("0  host 5f1e")
 
 
 @pytest.mark.parametrize(("pause", "asked"), [(0.0, 6), (60.0, 1)])

@@ -46,6 +46,7 @@ def test_rows_are_those_of_the_same_actor_in_this_process(ray):
             assert (there == of_stream(sink.rows, stream, column)[: len(there)]).all()
     statistics = run.pool.counts().actors
     assert [s.actor for s in statistics] == [0, 1]
+    assert [s.node.split()[1] for s in statistics] == ["node0", "node1"]
     steps = sum(int((rows.kind == RowKind.STEP).sum()) for rows in run.rows)
     assert sum(s.env_steps for s in statistics) == steps
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.actors.config import ActorConfig
+from lrl.actors.manager import ActorError
 from lrl.actors.slot import ActorSlot
 from lrl.cluster.actors import ClusterActors, PlanOf
 from lrl.cluster.config import ClusterConfig
@@ -31,6 +32,9 @@ _LOOK_SECONDS = 0.1
 _ABSENT_SECONDS = 1.0
 """A learner that looked at nobody for longer was elsewhere: silence begins anew."""
 _LAST_CALLS_SECONDS = 2.0
+_KNOCK_SECONDS = 5.0
+_HEADLESS_SECONDS = 15.0
+"""After a minute without its head node Ray ends the process, whatever that is doing."""
 
 
 class Fleet:
@@ -70,7 +74,7 @@ class Fleet:
             ray, nodes, config, actors, self.weights, slot, plan, run, self.servers
         )
         self._parts: list[Remotes] = [*([self.servers] if self.servers else []), self.actors]
-        self._looked_at = time.monotonic()
+        self._looked_at = self._knocked_at = self._had_head_at = time.monotonic()
         self._error: RuntimeError | None = None
         self._is_closed = False
 
@@ -158,5 +162,23 @@ class Fleet:
             return
         was_absent = now - self._looked_at > _ABSENT_SECONDS
         self._looked_at = now
+        self._look_for_head(now, was_absent)
         for part in self._parts:
             part.look_after(was_absent)
+
+    def _look_for_head(self, now: float, was_absent: bool) -> None:
+        if was_absent:
+            self._had_head_at = now
+        if now - self._knocked_at < _KNOCK_SECONDS:
+            return
+        self._knocked_at = now
+        try:
+            self._session.check_head()
+        except OSError as error:
+            if now - self._had_head_at > _HEADLESS_SECONDS:
+                raise ActorError(
+                    f"the head node of the Ray cluster cannot be reached: {error}; with another "
+                    "one the run goes on from its newest checkpoint (--ckpt_path last)"
+                ) from error
+        else:
+            self._had_head_at = now

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from typing import Any
 from lrl.cluster.config import ClusterConfig
 from lrl.types import ConfigError
 
+_KNOCK_SECONDS = 0.5
 _TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 # What Ray leaves goes when the learner is gone, however it went, and Ray has had time to end.
 _TIDY = 'read -r _; sleep "$1"; rm -rf "$0"'
@@ -79,6 +81,15 @@ class Session:
                     f"{'joined' if self.config.address else 'started'}: {error}"
                 ) from error
             self._undo = undo.pop_all()
+
+    def check_head(self) -> None:
+        """Knock at the head node's door.
+
+        Raises:
+            OSError: Nobody is there.
+        """
+        host, _, port = self.ray.get_runtime_context().gcs_address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
 
     def leave(self) -> None:
         """Leave it again, which ends the actors that were started from here; idempotent."""

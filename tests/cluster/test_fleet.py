@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,24 @@ def test_a_learner_that_was_away_takes_nobody_for_silent(ray):
     run.fleet._looked_at -= 2.0  # an evaluation, or Ctrl-Z
     run.poll(1)
     assert run.fleet.actors.all[0].state == "acting"
+
+
+def test_a_head_node_that_is_gone_ends_the_run_before_ray_does(ray):
+    run = Run()
+
+    def look() -> None:
+        run.fleet._knocked_at = 0.0
+        run.poll(1)
+        run.pool.check()
+
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        ray.head = f"127.0.0.1:{head.getsockname()[1]}"
+        run.fleet._had_head_at -= 100.0
+        look()
+    look()
+    run.fleet._had_head_at -= 15.0
+    with pytest.raises(ActorError, match=r"head node .* Connection refused; .*--ckpt_path last"):
+        look()
 
 
 def test_an_answer_that_waits_is_no_silence(ray):

@@ -76,6 +76,7 @@ class FakeRay:
         self.actors: list[FakeActor] = []
         self.objects_put = 0
         self.has_room = True
+        self.head = "127.0.0.1:1"
 
     def is_initialized(self) -> bool:
         return True  # so that nobody joins a real cluster
@@ -129,7 +130,7 @@ class FakeRay:
         actor.is_killed = True
 
     def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_node_id=lambda: self.node)
+        return SimpleNamespace(get_node_id=lambda: self.node, gcs_address=self.head)
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 2.0}

@@ -36,8 +36,7 @@ class ClusterActors(Remotes):
         servers: They compute the action values of all of them, if there are any.
     """
 
-    name = "cluster actor"
-    body = RemoteActor
+    kind = RemoteActor
 
     def __init__(
         self,
@@ -77,6 +76,10 @@ class ClusterActors(Remotes):
                 )
             )
         return found
+
+    @override
+    def _name(self, index: int) -> str:
+        return f"cluster actor {self._first.actor + index}"
 
     @override
     def _needs(self, index: int) -> dict[str, Any]:

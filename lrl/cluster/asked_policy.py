@@ -55,7 +55,7 @@ class AskedPolicy(BehaviourPolicy):
         """Return action values, the policy version that gave them, and what it remembers.
 
         Raises:
-            NoAnswer: The server is gone, or takes longer than a second.
+            NoAnswer: The server is gone, failed, or takes longer than a second.
         """
         if self._asked is not observation:
             self.prefetch(observation, memory)
@@ -64,7 +64,7 @@ class AskedPolicy(BehaviourPolicy):
             decision = self._ray.get(self._call, timeout=_PATIENCE_SECONDS)
         except errors.GetTimeoutError as error:
             raise NoAnswer from error
-        except errors.RayActorError as error:
+        except errors.RayError as error:  # that of the network, too: its supervisor hears of it
             self._asked = None
             time.sleep(_PAUSE_SECONDS)
             raise NoAnswer from error

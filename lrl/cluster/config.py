@@ -35,8 +35,9 @@ class ClusterConfig:
     calls_per_actor: int = 2
     """Chunks that are asked of an actor before the learner has taken the first; it then waits."""
     silence_seconds: float = 15.0
-    """An actor that answers no call for so long is given up, and its node avoided for a minute. A
-    call takes the time of `actors.chunk_rows` rows, at most 0.25 s or one step."""
+    """An actor or inference server that answers no call for so long is given up, and its node
+    avoided for a minute. A call of an actor takes the time of `actors.chunk_rows` rows, at most
+    0.25 s or one step, and a second more where a server does not answer."""
     object_store_mib: int = 256
     """Memory for objects of a Ray that is started here."""
     i_know_this_network_is_private: bool = False
@@ -53,7 +54,7 @@ class ClusterConfig:
         for name, value in {"num_cpus": self.num_cpus, **self.resources}.items():
             if not value >= 0:
                 raise ConfigError(f"cluster.{name} must be at least 0, got {value}")
-        if not self.silence_seconds >= 1:
+        if not self.silence_seconds >= 3:
             raise ConfigError(
-                f"cluster.silence_seconds must be at least 1, got {self.silence_seconds}"
+                f"cluster.silence_seconds must be at least 3, got {self.silence_seconds}"
             )

@@ -30,7 +30,7 @@ from lrl.networks import NetworkRecipe
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 _ABSENT_SECONDS = 1.0
-"""A learner that looked at nobody for longer was elsewhere: silence begins anew."""
+"""A learner that looked at nobody for longer was elsewhere, and nobody was silent meanwhile."""
 _LAST_CALLS_SECONDS = 2.0
 _KNOCK_SECONDS = 5.0
 _HEADLESS_SECONDS = 15.0
@@ -38,7 +38,7 @@ _HEADLESS_SECONDS = 15.0
 
 
 class Fleet:
-    """Asks the actors for rows; everything happens in the calls of one thread, the learner's.
+    """Keeps servers and actors going, and asks the actors for rows.
 
     Args:
         config: What actors need on the cluster.
@@ -63,7 +63,8 @@ class Fleet:
         self._session = Session(config, inference.busy_threads if inference else 0)
         self._ray = ray = self._session.ray
         self.weights = SentWeights(ray)
-        nodes, run = Nodes(ray, packages), random.SystemRandom().getrandbits(63)
+        self._nodes = nodes = Nodes(ray, packages)
+        run = random.SystemRandom().getrandbits(63)
         self.servers: ClusterServers | None = None
         if inference is not None:
             after = replace(slot, actor=slot.actor + config.num_actors)
@@ -160,15 +161,15 @@ class Fleet:
         now = time.monotonic()
         if now - self._looked_at < _LOOK_SECONDS:
             return
-        was_absent = now - self._looked_at > _ABSENT_SECONDS
+        absent = now - self._looked_at
+        absent = absent if absent > _ABSENT_SECONDS else 0.0
         self._looked_at = now
-        self._look_for_head(now, was_absent)
+        self._had_head_at += absent
+        self._look_for_head(now)
         for part in self._parts:
-            part.look_after(was_absent)
+            part.look_after(absent)
 
-    def _look_for_head(self, now: float, was_absent: bool) -> None:
-        if was_absent:
-            self._had_head_at = now
+    def _look_for_head(self, now: float) -> None:
         if now - self._knocked_at < _KNOCK_SECONDS:
             return
         self._knocked_at = now

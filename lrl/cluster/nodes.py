@@ -72,10 +72,12 @@ class Nodes:
             found["ray.io/node-id"] = f"!in({', '.join(self._avoided)})"
         return found or None
 
-    def cpus(self) -> tuple[float, float]:
-        """Return Ray's CPUs of all nodes, and how many of them are free."""
+    def room(self) -> str:
+        """Say how much of what Ray counts is free on all nodes together."""
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
-        return total.get("CPU", 0.0), free.get("CPU", 0.0)
+        kinds = [name for name in sorted(total) if ":" not in name and "memory" not in name]
+        parts = [f"{free.get(name, 0.0):g} of {total[name]:g} {name}" for name in kinds]
+        return ", ".join(parts) or "none"
 
 
 def packages_of(env: EnvConfig) -> list[str]:

@@ -154,7 +154,7 @@ class RemoteActor:
         self,
         vector: npt.NDArray[np.float32] | None,
         version: int,
-        servers: Sequence[tuple[int, Any]] | None = None,
+        servers: Sequence[tuple[int, Any]] | None,
     ) -> Answer:
         """Act until there are enough rows, or for a quarter of a second.
 

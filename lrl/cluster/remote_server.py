@@ -22,6 +22,8 @@ from lrl.networks import NetworkRecipe
 from lrl.networks.q_network import vector_size
 from lrl.types import Memory, Observation, leaves_of, map_leaves
 
+_MAX_FAILURES = 3  # in a row
+
 
 @dataclass(frozen=True)
 class RemoteServerPlan:
@@ -73,6 +75,8 @@ class RemoteServer:
         self._policy = SubscribedPolicy(network, self._weights, plan.device, noise_per_row=True)
         self._waiting: list[_Request] = []
         self._delay: asyncio.TimerHandle | None = None
+        self._errors: list[Exception] = []
+        """Of the last batches, those in a row."""
         self._counters: dict[str, Any] = {
             "batches": 0,
             "requests": 0,
@@ -87,7 +91,12 @@ class RemoteServer:
         Args:
             vector: The weights.
             version: Theirs.
+
+        Raises:
+            Exception: The network failed three times in a row.
         """
+        if len(self._errors) >= _MAX_FAILURES:
+            raise self._errors[-1]
         self._weights.take(vector, version)
         return copy.deepcopy(self._counters)
 
@@ -121,9 +130,11 @@ class RemoteServer:
             decision = self._policy(observation, memory)
         except Exception as error:
             self._counters["failures"] += 1
+            self._errors.append(error)
             for request in taken:
                 request.answer.set_exception(error)
             return
+        self._errors.clear()
         first = 0
         for request in taken:
             own = slice(first, first := first + request.rows)

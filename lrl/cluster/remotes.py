@@ -19,6 +19,8 @@ from lrl.processes.supervisor import SupervisedConfig
 
 _log = logging.getLogger(__name__)
 _ROOM_WARNING_SECONDS = 30.0
+_PLACED_SECONDS = 10.0
+"""Who has not joined after so long waits for room, and may ask for it elsewhere."""
 _MESSAGE_LINES = 40
 
 State = Literal["joining", "starting", "acting", "dead"]
@@ -31,15 +33,17 @@ class Remote:
     name: str
     index: int
     slot: ActorSlot
+    needs: dict[str, Any]
+    """Ray's options that it was placed by."""
     body: Any
     """What is called."""
     call: Any
     """The call that is to be answered next, None if there is none; further ones are in `calls`."""
     state: State = "joining"
-    since: float = field(default_factory=lambda: time.monotonic())
+    since: float = field(default_factory=time.monotonic)
     """When it last answered, or was asked something while it had nothing to do."""
-    launched_at: float = field(default_factory=lambda: time.monotonic())
-    warned_at: float = field(default_factory=lambda: time.monotonic())
+    launched_at: float = field(default_factory=time.monotonic)
+    warned_at: float = field(default_factory=time.monotonic)
     acted_at: float | None = None
     restart_at: float = 0.0
     welcome: Welcome | None = None
@@ -58,7 +62,7 @@ class Remote:
     def __str__(self) -> str:
         """Return its name in messages."""
         where = f" (pid {self.welcome.pid} on {self.place})" if self.welcome else ""
-        return f"{self.name} {self.index}{where}"
+        return f"{self.name}{where}"
 
     @property
     def place(self) -> str:
@@ -91,8 +95,7 @@ class Remotes(ABC):
         count: How many there are.
     """
 
-    name: ClassVar[str]
-    body: ClassVar[type]
+    kind: ClassVar[type]
     """The class that runs there."""
     error: ClassVar[type[RuntimeError]] = ActorError
 
@@ -117,6 +120,10 @@ class Remotes(ABC):
         self._count = count
 
     @abstractmethod
+    def _name(self, index: int) -> str:
+        """Return the name of one of them in messages."""
+
+    @abstractmethod
     def _needs(self, index: int) -> dict[str, Any]:
         """Return Ray's options for one of them."""
 
@@ -126,7 +133,7 @@ class Remotes(ABC):
 
     @abstractmethod
     def _ask(self, remote: Remote) -> None:
-        """Ask for what comes next, if anything does; it acts and has at least one call less."""
+        """Ask for what comes next, if anything does; called whenever one that acts has answered."""
 
     @abstractmethod
     def _take(self, remote: Remote, value: Any) -> Any:
@@ -145,31 +152,32 @@ class Remotes(ABC):
         """Return whose call is to be answered next, by calls."""
         return {remote.call: remote for remote in self.all if remote.call is not None}
 
-    def look_after(self, was_absent: bool) -> None:
+    def look_after(self, absent_seconds: float) -> None:
         """Give up who is silent, replace who is dead, and ask who has nothing to do.
 
         Args:
-            was_absent: Whether nobody looked for so long that silence begins anew.
+            absent_seconds: For which nobody looked, so that nobody was silent.
 
         Raises:
             RuntimeError: One failed for good.
         """
         now = time.monotonic()
         for index, remote in enumerate(self.all):
-            if was_absent:
-                remote.since = now
+            remote.since += absent_seconds
             if remote.state == "dead":
                 if now >= remote.restart_at:
                     self.all[index] = self._replaced(remote)
             elif remote.state == "joining":
-                self._tell_of_no_room(remote, now)
+                if now - remote.launched_at > _PLACED_SECONDS:
+                    self.all[index] = self._elsewhere(remote)
             elif remote.call is None:
                 remote.since = now
                 self._ask(remote)
             elif now - remote.since > self._patience(remote) and not self._is_ready(remote.call):
                 assert remote.welcome is not None
                 self._nodes.avoid(remote.welcome.node)
-                self._bury(remote, f"answered nothing for {self._patience(remote):g} s")
+                cause = f"answered nothing for {self._patience(remote):g} s"
+                self._bury(remote, cause, raised=False)
 
     def take(self, remote: Remote) -> Any:
         """Take the answer of a call that is ready, and ask for what comes next.
@@ -183,10 +191,11 @@ class Remotes(ABC):
         try:
             value = self._ray.get(remote.call)
         except self._ray.exceptions.RayTaskError as error:
-            self._bury(remote, f"failed:\n{error}")
+            self._bury(remote, f"failed:\n{error}", raised=True)
             return None
         except self._ray.exceptions.RayError as error:
-            self._bury(remote, _first_lines(f"{type(error).__name__}: {error}"))
+            cause = _first_lines(f"{type(error).__name__}: {error}")
+            self._bury(remote, cause, raised=False)
             return None
         remote.since = time.monotonic()
         remote.call = remote.calls.popleft() if remote.calls else None
@@ -207,14 +216,25 @@ class Remotes(ABC):
             self._kill(remote)
 
     def _launch(self, index: int, slot: ActorSlot) -> Remote:
+        needs = self._needs(index)
         options = {
             "scheduling_strategy": "SPREAD" if self._config.spread else "DEFAULT",
             "max_restarts": 0,
             "max_task_retries": 0,
-            **self._needs(index),
         }
-        body = self._ray.remote(self.body).options(**options).remote()
-        return Remote(self.name, index, slot, body, body.meet.remote(self._nodes.packages))
+        body = self._ray.remote(self.kind).options(**options, **needs).remote()
+        meeting = body.meet.remote(self._nodes.packages)
+        return Remote(self._name(index), index, slot, needs, body, meeting)
+
+    def _elsewhere(self, remote: Remote) -> Remote:
+        """Return one that waits for room, or another in its place if it may be elsewhere by now."""
+        self._tell_of_no_room(remote)
+        if self._needs(remote.index) == remote.needs:
+            return remote
+        self._kill(remote)
+        fresh = self._launch(remote.index, remote.slot)
+        fresh.lives, fresh.past = remote.lives, remote.past
+        return fresh
 
     def _replaced(self, dead: Remote) -> Remote:
         fresh = self._launch(dead.index, dead.slot.restarted())
@@ -238,19 +258,24 @@ class Remotes(ABC):
     def _is_ready(self, call: Any) -> bool:
         return bool(self._ray.wait([call], num_returns=1, timeout=0)[0])
 
-    def _tell_of_no_room(self, remote: Remote, now: float) -> None:
+    def _tell_of_no_room(self, remote: Remote) -> None:
+        now = time.monotonic()
         if now - remote.warned_at > _ROOM_WARNING_SECONDS:
             remote.warned_at = now
-            needs = {name: value for name, value in self._needs(remote.index).items() if value}
+            needs = {name: value for name, value in remote.needs.items() if value}
             wanted = ", ".join(f"{name} {value}" for name, value in needs.items())
-            total, free = self._nodes.cpus()
             _log.warning(
-                "%s waits for room on the cluster: it takes %s, and of %g CPUs there are %g free",
-                remote, wanted or "nothing", total, free,
+                "%s waits for room on the cluster: it takes %s, and free are %s",
+                remote, wanted or "nothing", self._nodes.room(),
             )  # fmt: skip
 
-    def _bury(self, remote: Remote, cause: str) -> None:
+    def _bury(self, remote: Remote, cause: str, raised: bool) -> None:
         """Settle the end of one.
+
+        Args:
+            remote: The one.
+            cause: What it came from, in words.
+            raised: Whether its own code raised an error.
 
         Raises:
             RuntimeError: There will be no other in its place.
@@ -267,7 +292,7 @@ class Remotes(ABC):
         if limits.on_failure == "fail":
             raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
         is_first = remote.slot.incarnation == self._first.incarnation
-        if not acted and "failed:\n" in cause and is_first:
+        if raised and not acted and is_first:
             raise self.error(f"{message}\n(it failed before its first step: not restarted)")
         if failures := remote.lives.exhausted(limits.max_restarts):
             budget = f"{limits.section}.max_restarts is {limits.max_restarts}"

@@ -37,8 +37,7 @@ class ClusterServers(Remotes):
         recipe: Builds the network.
     """
 
-    name = "cluster inference server"
-    body = RemoteServer
+    kind = RemoteServer
     error = InferenceError
 
     def __init__(
@@ -58,6 +57,7 @@ class ClusterServers(Remotes):
         self._recipe = recipe
         self._last: Counter[str] = Counter()
         self._updated = [0.0] * inference.num_servers
+        self._asked = [0.0] * inference.num_servers
 
     def can_serve(self, actor: int) -> bool:
         """Return whether all servers of an actor act."""
@@ -86,6 +86,10 @@ class ClusterServers(Remotes):
         return [group % servers for group in range(actor * groups, (actor + 1) * groups)]
 
     @override
+    def _name(self, index: int) -> str:
+        return f"cluster inference server {index}"
+
+    @override
     def _needs(self, index: int) -> dict[str, Any]:
         on_gpu = self._inference.device_of(index) != "cpu"
         return {
@@ -110,14 +114,15 @@ class ClusterServers(Remotes):
     @override
     def _ask(self, remote: Remote) -> None:
         """Send newer weights, or nothing to hear whether it is there."""
-        now, updated = time.monotonic(), self._updated[remote.index]
-        newer = None
-        if now >= updated + self._inference.sync_period_seconds:
+        now, index, newer = time.monotonic(), remote.index, None
+        if now >= self._updated[index] + self._inference.sync_period_seconds:
             newer = self._weights.newer_than(remote.version)
-        if newer is None and now < updated + _HEARTBEAT_SECONDS:
+        if newer is not None:
+            self._updated[index] = now
+            remote.version = self._weights.version
+        elif now < self._asked[index] + _HEARTBEAT_SECONDS:
             return
-        self._updated[remote.index] = now
-        remote.version = remote.version if newer is None else self._weights.version
+        self._asked[index] = now
         remote.call = remote.body.update.remote(newer, self._weights.version)
 
     @override

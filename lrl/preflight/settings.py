@@ -133,6 +133,8 @@ def _check_remote_inference(
                 f"inference.devices {name!r} is no device of a server on data.cluster, where Ray "
                 "chooses the GPU: 'cpu' and 'cuda' are"
             )
+        if cluster.address is None:
+            usable_device("inference.devices", name)
     _check_batches(inference, replace(actors, num_actors=cluster.num_actors))
 
 

@@ -23,15 +23,23 @@ pytestmark = quiet
         ),
         ({"inference": InferenceConfig(devices=("cuda:1",))}, "where Ray chooses the GPU"),
         ({"inference": InferenceConfig(num_servers=3)}, "num_servers 3 is more than the 2 groups"),
-        ({"inference": InferenceConfig(devices=("cuda",), num_threads=2)}, "has no cpu"),
+        (
+            {
+                "inference": InferenceConfig(devices=("cuda",), num_threads=2),
+                "cluster": ClusterConfig(address="head:6379"),
+            },
+            "has no cpu",
+        ),
+        ({"inference": InferenceConfig(devices=("cuda",))}, "torch sees 0 GPUs"),
         ({"actors": ActorConfig(num_actors=0, chunks_per_actor=8)}, "actors.chunks_per_actor is 8"),
         ({"actors": ActorConfig(num_actors=0, start_method="spawn")}, "actors.start_method is"),
     ],
 )
 def test_what_does_not_fit_a_cluster_is_refused_at_setup(tmp_path, monkeypatch, settings, text):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
-    settings = {"actors": ActorConfig(num_actors=0), **settings}
-    data = small_data(cluster=ClusterConfig(), **settings)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    settings = {"actors": ActorConfig(num_actors=0), "cluster": ClusterConfig(), **settings}
+    data = small_data(**settings)
     run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0), data=data)
     with pytest.raises(ConfigError, match=text):
         run.fit()

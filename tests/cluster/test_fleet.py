@@ -106,14 +106,40 @@ def test_a_silent_actor_is_given_up_and_its_node_avoided(ray, caplog):
     assert run.actor().options["label_selector"] == {"zone": "a", "ray.io/node-id": f"!in({node})"}
 
 
+def test_who_waits_may_have_a_node_that_is_no_longer_avoided(ray):
+    run = Run()
+    run.poll(6)
+    run.actor().is_dead = True
+    run.fleet._nodes.avoid("node0")
+    run.poll(1)
+    ray.has_room = False
+    run.restart()
+    run.poll(1)
+    first = run.actor()
+    run.fleet.actors.all[0].launched_at -= 11.0
+    run.poll(1)
+    assert run.actor() is first
+    run.fleet._nodes._avoided.clear()
+    run.poll(1)
+    assert first.is_killed
+    assert run.actor().options["label_selector"] is None
+    ray.has_room = True
+    assert len(run.poll(6)) > 4
+    assert run.pool.counts().restarts == 1
+
+
 def test_a_learner_that_was_away_takes_nobody_for_silent(ray):
     run = Run(silence_seconds=15.0)
     run.poll(6)
     run.actor().is_silent = True
     run.fleet.actors.all[0].since -= 20.0
-    run.fleet._looked_at -= 2.0  # an evaluation, or Ctrl-Z
+    run.fleet._looked_at -= 20.0  # an evaluation, or Ctrl-Z
     run.poll(1)
     assert run.fleet.actors.all[0].state == "acting"
+    run.fleet._looked_at -= 2.0  # and who looks seldom finds out still
+    run.fleet.actors.all[0].since -= 18.0
+    run.poll(1)
+    assert run.fleet.actors.all[0].state == "dead"
 
 
 def test_a_head_node_that_is_gone_ends_the_run_before_ray_does(ray):
@@ -204,11 +230,14 @@ def test_other_versions_are_refused_by_name(ray, monkeypatch):
 def test_actors_without_room_wait_and_say_so(ray, caplog):
     ray.has_room = False
     run = Run(num_cpus=4)
-    run.fleet.actors.all[0].since -= 1000.0
-    run.fleet.actors.all[0].warned_at -= 31.0
+    waiting = run.fleet.actors.all[0]
+    waiting.since -= 1000.0
+    waiting.launched_at -= 1000.0
+    waiting.warned_at -= 31.0
     assert run.poll(3) == []
     (said,) = [message for message in caplog.messages if "waits for room" in message]
-    assert "it takes num_cpus 4, and of 2 CPUs there are 0 free" in said
+    assert said.startswith("cluster actor 0 waits for room")
+    assert said.endswith("it takes num_cpus 4, and free are 0 of 2 CPU")
     ray.has_room = True
     assert run.poll(5)
 
@@ -241,7 +270,7 @@ def test_the_environments_package_is_among_those_compared():
         ({"address": "auto"}, "cluster.address must be host:port"),
         ({"num_cpus": -1.0}, "cluster.num_cpus must be at least 0"),
         ({"resources": {"gpu": -1.0}}, "cluster.gpu must be at least 0"),
-        ({"silence_seconds": 0.5}, "cluster.silence_seconds must be at least 1"),
+        ({"silence_seconds": 1.0}, "cluster.silence_seconds must be at least 3"),
     ],
 )
 def test_wrong_settings_are_told(settings, text):

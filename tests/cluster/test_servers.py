@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,16 @@ from helpers.cluster_run import ENVS, RECIPE, Run, of_stream
 
 from lrl.actors.actor import Decision
 from lrl.actors.policy import NetworkPolicy
+from lrl.cluster.asked_policy import NoAnswer
 from lrl.cluster.remote_server import RemoteServer, RemoteServerPlan
 from lrl.inference.config import InferenceConfig
+from lrl.inference.manager import InferenceError
+from lrl.networks import GRUCore, QNetwork
 from lrl.networks.q_network import vector_size, write_vector
+from lrl.parts.recipe import Recipe
 
 INFERENCE = InferenceConfig(max_batch_delay_seconds=0.001)
+RECIPE_WITH_MEMORY = replace(RECIPE, core=Recipe.of(GRUCore))
 TWO = InferenceConfig(num_servers=2, groups_per_actor=2, max_batch_delay_seconds=0.001)
 
 
@@ -86,24 +93,58 @@ def test_a_silent_server_is_given_up_and_what_it_was_asked_is_asked_again(ray):
     assert needs["label_selector"] == {"ray.io/node-id": f"!in(node{old.body.number})"}
 
 
-def test_a_network_that_fails_ends_the_run_with_its_reason(ray, monkeypatch):
-    def fail(self, observation, memory=None):
-        raise ValueError("not with me")
+def test_an_answer_that_is_lost_on_its_way_is_asked_for_again(ray):
+    run = Run(inference=INFERENCE)
+    run.poll(8)
+    policy = run.actor().body._asked_policies[0]
+    ray.is_lost = True
+    with pytest.raises(NoAnswer):
+        policy(policy._asked, None)
+    run.poll(4)
+    assert run.ledger().counts["instances"] == 2 * ENVS
 
-    monkeypatch.setattr("lrl.actors.policy.NetworkPolicy.__call__", fail)
-    run = Run(inference=INFERENCE, max_restarts=0)
-    run.poll(10)
-    with pytest.raises(RuntimeError, match="not with me"):
+
+def test_new_weights_are_sent_at_most_once_a_period(ray):
+    run = Run(inference=replace(INFERENCE, sync_period_seconds=50.0))
+    run.poll(8)
+    run.pool.publish(run.network, 5)
+    run.poll(1)
+    assert server_of(run).version == 5
+    run.pool.publish(run.network, 9)
+    run.poll(4)  # with a sign of life at each
+    assert server_of(run).version == 5
+    assert run.fleet.servers is not None
+    run.fleet.servers._updated[0] -= 50.0
+    run.poll(1)
+    assert server_of(run).version == 9
+
+
+def failing(self, observation, memory=None):
+    raise ValueError("not with me")
+
+
+def test_a_network_that_fails_three_times_ends_its_server(ray, monkeypatch):
+    run = Run(inference=replace(INFERENCE, max_restarts=0))
+    run.poll(8)
+    with monkeypatch.context() as patch:
+        patch.setattr("lrl.actors.policy.NetworkPolicy.__call__", failing)
+        run.poll(2)
+    assert server_of(run).state == "acting"  # two of its batches failed
+    run.poll(4)
+    assert run.pool.metrics()["count/inference_failures"] == 2
+    monkeypatch.setattr("lrl.actors.policy.NetworkPolicy.__call__", failing)
+    run.poll(6)
+    with pytest.raises(InferenceError, match=r"(?s)not with me.*inference.max_restarts is 0"):
         run.pool.check()
+    assert run.ledger().counts["instances"] == 2 * ENVS
 
 
 def test_a_server_that_cannot_begin_ends_the_run(ray, monkeypatch):
-    def fail(self):
-        raise ValueError("no such layer")
-
-    monkeypatch.setattr("lrl.networks.NetworkRecipe.build", fail)
-    with pytest.raises(ValueError, match="no such layer"):
-        Run(inference=INFERENCE)
+    run = Run(inference=INFERENCE)
+    monkeypatch.setattr("lrl.networks.NetworkRecipe.build", failing)
+    run.poll(4)
+    with pytest.raises(InferenceError, match="not restarted"):
+        run.pool.check()
 
 
 def test_figures_of_the_servers_are_since_the_last_call(ray):
@@ -117,44 +158,66 @@ def test_figures_of_the_servers_are_since_the_last_call(ray):
 
 
 @pytest.fixture
-def server():
+def network():
     torch.manual_seed(3)
-    network = RECIPE.build()
+    return RECIPE_WITH_MEMORY.build()
+
+
+def serving(network: QNetwork, delay: float) -> RemoteServer:
     vector = torch.empty(vector_size(network))
     write_vector(network, vector)
-    found = RemoteServer()
-    found.begin(RemoteServerPlan(RECIPE, 3, 0.05, "cpu", 1, 5), vector.numpy(), 4)
-    found.network = network  # pyright: ignore[reportAttributeAccessIssue]
-    return found
+    server = RemoteServer()
+    server.begin(RemoteServerPlan(RECIPE_WITH_MEMORY, 3, delay, "cpu", 1, 5), vector.numpy(), 4)
+    return server
 
 
-def observations(count: int, rows: int = ENVS) -> list[Any]:
+def questions(network: QNetwork, count: int) -> list[tuple[Any, Any]]:
+    """Return observations and memories of groups of environments."""
     rng = np.random.default_rng(1)
     shape = RECIPE.env_spec.observation[""].shape
-    return [rng.random((rows, *shape)).astype(np.float32) for _ in range(count)]
+    return [
+        (
+            rng.random((ENVS, *shape)).astype(np.float32),
+            {
+                name: rng.random((ENVS, *c.shape)).astype(c.dtype)
+                for name, c in network.memory.items()
+            },
+        )
+        for _ in range(count)
+    ]
 
 
-def test_a_full_batch_runs_at_once_and_everybody_gets_their_own_rows(server):
-    asked = observations(3)
+def test_a_full_batch_runs_at_once_and_everybody_gets_their_own_rows(network):
+    server, asked = serving(network, delay=60.0), questions(network, 3)
 
     async def ask() -> list[Decision]:
-        return await asyncio.gather(*(server.decide(o, None) for o in asked))
+        return await asyncio.gather(*(server.decide(*question) for question in asked))
 
-    decisions = asyncio.run(asyncio.wait_for(ask(), 0.04))
-    policy = NetworkPolicy(server.network)
-    for observation, decision in zip(asked, decisions, strict=True):
+    decisions = asyncio.run(ask())
+    policy = NetworkPolicy(network)
+    for question, decision in zip(asked, decisions, strict=True):
+        expected = policy(*question)
         assert decision.version == 4
-        np.testing.assert_allclose(decision.values, policy(observation).values, atol=1e-6)
+        np.testing.assert_allclose(decision.values, expected.values, atol=1e-6)
+        assert decision.memory is not None
+        assert expected.memory is not None
+        for name, column in expected.memory.items():
+            np.testing.assert_allclose(decision.memory[name], column, atol=1e-6)
     counters = server.update(None, 4)
     assert (counters["batches"], counters["requests"], counters["capacity"]) == (1, 3, 3)
     assert counters["latency"].sum() == 3
 
 
-def test_a_batch_that_is_not_full_runs_after_the_delay(server):
-    async def ask() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(server.decide(observations(1)[0], None)), 0.02)
-        await asyncio.sleep(0.05)
+def test_a_batch_that_is_not_full_runs_after_the_delay_of_its_own_oldest(network):
+    server, asked = serving(network, delay=0.2), questions(network, 4)
 
-    asyncio.run(ask())
-    assert server.update(None, 4)["batches"] == 1
+    async def ask() -> float:
+        first = asyncio.ensure_future(server.decide(*asked[0]))
+        await asyncio.sleep(0.15)
+        await asyncio.gather(first, server.decide(*asked[1]), server.decide(*asked[2]))
+        started = time.monotonic()
+        await server.decide(*asked[3])
+        return time.monotonic() - started
+
+    assert asyncio.run(ask()) >= 0.2
+    assert server.update(None, 4)["batches"] == 2

@@ -51,7 +51,7 @@ class Run:
         for _ in range(times):
             self.fleet._looked_at -= 0.2
             if self.fleet.servers is not None:
-                self.fleet.servers._updated = [0.0] * len(self.fleet.servers.all)
+                self.fleet.servers._asked = [0.0] * len(self.fleet.servers.all)
             for delivery in self.pool.poll(0.0):
                 found.extend(delivery.rows)
         self.rows += found

@@ -21,6 +21,10 @@ class RayActorError(RayError):
     """The actor is gone."""
 
 
+class ObjectLostError(RayError):
+    """The answer was made, and lost with its node."""
+
+
 class GetTimeoutError(RayError, TimeoutError):
     """No answer came in time."""
 
@@ -76,6 +80,8 @@ class FakeRay:
         self.actors: list[FakeActor] = []
         self.objects_put = 0
         self.has_room = True
+        self.is_lost = False
+        """Whether the next answer is lost on its way."""
         self.head = "127.0.0.1:1"
 
     def is_initialized(self) -> bool:
@@ -109,6 +115,10 @@ class FakeRay:
         actor = call.actor
         if actor.is_dead:
             raise RayActorError("the actor died\nand more")
+        if self.is_lost:
+            self.is_lost = False
+            actor.calls.remove(call)
+            raise ObjectLostError
         if actor.is_silent:
             raise GetTimeoutError
         if call.method == "decide":  # the calls of such an actor wait for each other nowhere

@@ -102,7 +102,8 @@ class _Learner:
             deadline = time.monotonic() + rng.random() * 0.03
             while time.monotonic() < deadline:
                 self._take()
-            self._processes[victim].kill()
+            killed = self._processes[victim]
+            killed.kill()
             waited_for = set(self._processes) - {victim}
             while waited_for:
                 actor = self._take()
@@ -110,9 +111,10 @@ class _Learner:
                     stalls += 1
                     break
                 waited_for.discard(actor)
-            self._processes[victim].join()
-            made += self._processes[victim].exitcode == -signal.SIGKILL  # not ended by itself
-            self.start(victim)
+            killed.join()
+            made += killed.exitcode == -signal.SIGKILL  # not ended by itself
+            if self._processes[victim] is killed:  # else its last rows came, and it has a successor
+                self.start(victim)
             self._check()
         return {"kills": made, "stalls": stalls, **self._stop()}
 

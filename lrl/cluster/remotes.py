@@ -166,7 +166,9 @@ class Remotes(ABC):
             remote.since += absent_seconds
             if remote.state == "dead":
                 if now >= remote.restart_at:
-                    self.all[index] = self._replaced(remote)
+                    remote.lives.restarts += 1
+                    self.restarts += 1
+                    self.all[index] = self._successor(remote, remote.slot.restarted())
             elif remote.state == "joining":
                 if now - remote.launched_at > _PLACED_SECONDS:
                     self.all[index] = self._elsewhere(remote)
@@ -232,15 +234,11 @@ class Remotes(ABC):
         if self._needs(remote.index) == remote.needs:
             return remote
         self._kill(remote)
-        fresh = self._launch(remote.index, remote.slot)
-        fresh.lives, fresh.past = remote.lives, remote.past
-        return fresh
+        return self._successor(remote, remote.slot)
 
-    def _replaced(self, dead: Remote) -> Remote:
-        fresh = self._launch(dead.index, dead.slot.restarted())
-        fresh.lives, fresh.past = dead.lives, dead.past
-        fresh.lives.restarts += 1
-        self.restarts += 1
+    def _successor(self, remote: Remote, slot: ActorSlot) -> Remote:
+        fresh = self._launch(remote.index, slot)
+        fresh.lives, fresh.past = remote.lives, remote.past
         return fresh
 
     def _welcome(self, remote: Remote, welcome: Welcome) -> None:

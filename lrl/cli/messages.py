@@ -39,7 +39,11 @@ _NO_PATH = re.compile(r"^- Expected a path but .*? either not accessible or inva
 _TYPE = r"Expected a (<class '[\w.]+'>|typing\.Literal\[.*?\]|dot import path string)"
 _ONE_TYPE = re.compile(rf"{_TYPE}(?:\. Got value)?: (.*?)(?: - Expected a |\. Got value: |$)")
 _TYPES = re.compile(r"Errors: (.*?) Given value type: .*? Given value: (.*?)(?: - |\. Got value|$)")
-_OWN_WORDS = re.compile(r"Union subtypes .*? Errors: - (?!Expected a |Problem )(.*?) - Expected a ")
+_NO_CLASS = re.compile(r"- (?:unhashable type|Not a valid subclass)")
+_OWN_WORDS = re.compile(
+    rf"Union subtypes .*? Errors: (?!- Expected a |- Problem |{_NO_CLASS.pattern})- (.*?)"
+    " - Expected a "
+)
 _NO_SUBCLASS = re.compile(r"Expected '([\w.]+)' to be a subclass of <class '([\w.]+)'>")
 _NOT_FOUND = re.compile(r"(No module named '\S+'|module '\S+' has no attribute '\w+')")
 _WORDS = {
@@ -148,7 +152,8 @@ def _in_plain_words(text: str) -> str:
     if option := re.match(r"Option '([\w.]+)' is not accepted", rest):
         return f"{key}.{option[1]} is no setting"
     if types := _TYPES.search(rest):
-        return _must_be(key, types[2], re.findall(_TYPE, types[1]))
+        of_class = ["dot import path string"] if _NO_CLASS.search(types[1]) else []
+        return _must_be(key, types[2], [*of_class, *re.findall(_TYPE, types[1])])
     if one := _ONE_TYPE.match(rest):
         return _must_be(key, one[2], [one[1]])
     if other := _NO_SUBCLASS.search(rest):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from lrl.functional.returns import lambda_return
+from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay.experience import StoredExperience
 from lrl.replay.streams import TERMINATED, IndexArray, Streams
 from lrl.replay.transitions import Transitions
@@ -81,6 +82,14 @@ class Rollouts(StoredExperience):
         # A rollout that is learnt from and one that is filled, or a rollout of episodes of one
         # step, which have a row at their end and those of a first stack at their beginning.
         rows_per_stream = (num_steps + 2) * max(4, spec.frame_stack + 1)
+        needed = Streams.bytes_needed(spec, rows_per_stream * num_streams, num_streams)
+        needed += 8 * epochs * self._size  # the order of all epochs
+        if (free := available_bytes()) is not None and needed > free:
+            raise ConfigError(
+                f"experience.num_steps {num_steps} x {num_streams} environments, learnt from in "
+                f"{epochs} epochs, need {format_bytes(needed)}, but {format_bytes(free)} are "
+                "available"
+            )
         self.streams = Streams(replace(spec, values=True), rows_per_stream, num_streams)
         self._transitions = Transitions(self.streams, spec.frame_stack, n_step=1, gamma=gamma)
         self._generator = torch.Generator().manual_seed(seed)

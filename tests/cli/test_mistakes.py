@@ -103,12 +103,25 @@ def parser():
             "data.inference.num_serv is no setting: did you mean 'num_servers'?",
         ),
         ("--data.env.kwargs=5", "data.env.kwargs is 5, but must be a mapping"),
+        (
+            '--data.exploration={"class_path":["x"]}',
+            "data.exploration is {'class_path': ['x']}, but must be the path of a class or null",
+        ),
     ],
 )
 def test_a_wrong_type_is_told_with_key_and_value_and_what_is_accepted(parser, given, plain):
     with pytest.raises(ArgumentError) as told:
         parser.parse_args(["fit", *given.split()])
     assert sentence(told.value, KNOWN) == plain
+
+
+def test_a_number_in_place_of_a_class_is_told_of_a_file_too(parser, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("data: {env: {atari: 3}}")
+    with pytest.raises(ArgumentError) as told:
+        parser.parse_args(["fit", "--config", str(path)])
+    expected = "data.env.atari is 3, but must be the path of a class or null"
+    assert sentence(told.value, KNOWN) == expected
 
 
 @pytest.mark.parametrize(

@@ -329,3 +329,9 @@ def test_values_are_asked_for():
 def test_wrong_settings_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ConfigError, match=rf"experience\.{next(iter(wrong))}"):
         rollouts(num_streams=2, **{"num_steps": 4, **wrong})
+
+
+@pytest.mark.parametrize("huge", [{"num_steps": 10**12}, {"epochs": 10**12}])
+def test_what_does_not_fit_into_memory_is_refused(huge: dict[str, Any]):
+    with pytest.raises(ConfigError, match=r"num_steps \d+ x 4 environments.* epochs, need .* GB"):
+        rollouts(num_streams=4, **huge)

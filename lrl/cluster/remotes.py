@@ -178,6 +178,7 @@ class Remotes(ABC):
             elif now - remote.since > self._patience(remote) and not self._is_ready(remote.call):
                 assert remote.welcome is not None
                 self._nodes.avoid(remote.welcome.node)
+                self._weights.send_again()
                 cause = f"answered nothing for {self._patience(remote):g} s"
                 self._bury(remote, cause, raised=False)
 

@@ -25,6 +25,13 @@ class SentWeights:
         """Take newer weights in place of those before, which may never have been sent."""
         self._vector, self.version, self._ref = vector, version, None
 
+    def send_again(self) -> None:
+        """Put them into the store anew for those who have not got them yet.
+
+        A node fetches an object from any that has it, from a silent one, too, and waits there.
+        """
+        self._ref = None
+
     def newest(self) -> Any:
         """Return a reference to them; each node fetches them once."""
         if self._ref is None:

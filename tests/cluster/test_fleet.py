@@ -101,8 +101,10 @@ def test_a_silent_actor_is_given_up_and_its_node_avoided(ray, caplog):
     run.fleet.actors.all[0].since -= 1.0
     run.poll(1)
     assert "answered nothing for 15 s" in caplog.text
+    assert ray.objects_put == 1
     run.restart()
-    run.poll(1)
+    run.poll(2)
+    assert ray.objects_put == 2  # whoever comes next fetches none from the silent node
     assert run.actor().options["label_selector"] == {"zone": "a", "ray.io/node-id": f"!in({node})"}
 
 

@@ -43,7 +43,7 @@ bench: $(VENV)/.run  ## what each part of lrl, and whole runs, do on this machin
 	$(BIN)/python -m benchmark.parts
 	$(BIN)/lrl bench
 
-chaos: $(VENV)/.dev  ## kill, stop, starve and damage everything, for almost three hours
+chaos: $(VENV)/.dev  ## kill, stop, starve and damage everything, for about two hours
 	$(BIN)/python -m benchmark.chaos --json docs/reliability.json --page docs/reliability.md
 
 clean:  ## remove the virtual environment and caches

@@ -1,7 +1,7 @@
 """Attacks on everything that is promised: `python -m benchmark.chaos` (or `make chaos`).
 
 Its figures are printed, kept in a file, and written as a table into the page on reliability. Run it
-on an idle machine: less than three hours in all, one of which is the soak. Scenarios can be
+on an idle machine: about two hours in all, one of which is the soak. Scenarios can be
 run one by one, which leaves the others' figures alone, and small: `--scenario kills --seconds 6`.
 """
 

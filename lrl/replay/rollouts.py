@@ -84,12 +84,7 @@ class Rollouts(StoredExperience):
         rows_per_stream = (num_steps + 2) * max(4, spec.frame_stack + 1)
         needed = Streams.bytes_needed(spec, rows_per_stream * num_streams, num_streams)
         needed += 8 * epochs * self._size  # the order of all epochs
-        if (free := available_bytes()) is not None and needed > free:
-            raise ConfigError(
-                f"experience.num_steps {num_steps} x {num_streams} environments, learnt from in "
-                f"{epochs} epochs, need {format_bytes(needed)}, but {format_bytes(free)} are "
-                "available"
-            )
+        _check_memory(needed, num_steps, num_streams, epochs)
         self.streams = Streams(replace(spec, values=True), rows_per_stream, num_streams)
         self._transitions = Transitions(self.streams, spec.frame_stack, n_step=1, gamma=gamma)
         self._generator = torch.Generator().manual_seed(seed)
@@ -258,3 +253,12 @@ class Rollouts(StoredExperience):
         batches = len(left) // self.batch_size
         whole: IndexArray = left[: batches * self.batch_size]
         self._order = whole.reshape(batches, self.batch_size)
+
+
+def _check_memory(needed: int, num_steps: int, num_streams: int, epochs: int) -> None:
+    free = available_bytes()
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"experience.num_steps {num_steps} x {num_streams} environments, learnt from in "
+            f"{epochs} epochs, need {format_bytes(needed)}, but {format_bytes(free)} are available"
+        )

@@ -197,7 +197,7 @@ class Remotes(ABC):
             self._bury(remote, f"failed:\n{error}", raised=True)
             return None
         except self._ray.exceptions.RayError as error:
-            cause = _first_lines(f"{type(error).__name__}: {error}")
+            cause = _in_short(f"{type(error).__name__}: {error}")
             self._bury(remote, cause, raised=False)
             return None
         remote.since = time.monotonic()
@@ -306,6 +306,7 @@ class Remotes(ABC):
             _log.debug("%s could not be ended: %r", remote, error)
 
 
-def _first_lines(text: str) -> str:
-    lines = text.strip().splitlines()
-    return "\n".join(lines[:_MESSAGE_LINES])
+def _in_short(text: str) -> str:
+    """Return Ray's message without its list of the actor's names and its guesses at causes."""
+    lines = [line for line in text.strip().splitlines() if not line.startswith("\t")]
+    return "\n".join(lines[:_MESSAGE_LINES]).partition(" Some common causes")[0].rstrip(".")

@@ -73,11 +73,12 @@ def test_new_weights_are_put_once_for_all_and_act_from_the_next_call(ray):
     assert all(int(r.policy_version[-1]) == 9 for r in rows[-2:])
 
 
-def test_a_dead_actor_is_replaced_and_its_calls_are_counted_as_lost(ray):
+def test_a_dead_actor_is_replaced_and_its_calls_are_counted_as_lost(ray, caplog):
     run = Run()
     run.poll(6)
     run.actor().is_dead = True
     run.poll(1)
+    assert "RayActorError: it died\nfor a reason; restart 1" in caplog.text
     assert run.actor().is_killed
     assert run.pool.metrics() == {"count/calls_lost": 2.0}
     run.restart()

@@ -114,7 +114,7 @@ class FakeRay:
     def get(self, call: Call, timeout: float | None = None) -> Any:
         actor = call.actor
         if actor.is_dead:
-            raise RayActorError("the actor died\nand more")
+            raise RayActorError("it died\n\tactor_id: 12ab\nfor a reason. Some common causes")
         if self.is_lost:
             self.is_lost = False
             actor.calls.remove(call)

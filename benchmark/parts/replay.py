@@ -20,7 +20,7 @@ import numpy as np
 from benchmark.arguments import count, output
 from lrl.bench.measure import Measurement, compared, table, write
 from lrl.replay import PrioritizedSampler, Replay, Sampler, UniformSampler
-from lrl.types import Column, EnvSpec, RowKind, Rows
+from lrl.types import Column, EnvSpec, RowKind, Rows, whole_of
 
 ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
 NUM_STREAMS = 8
@@ -43,10 +43,14 @@ def make_chunk(rng: np.random.Generator, first_row: int, spec: EnvSpec = ATARI) 
     kind = np.full(CHUNK_ROWS, RowKind.STEP, np.uint8)
     kind[position < spec.frame_stack - 1] = RowKind.PREFIX
     kind[position == EPISODE_ROWS - 1] = RowKind.BOUNDARY
+    frames = {
+        name: rng.integers(0, 256, (CHUNK_ROWS, *column.shape), dtype=np.uint8)
+        for name, column in spec.observation.items()
+    }
     return Rows(
         stream=np.tile(np.arange(NUM_STREAMS, dtype=np.int32), steps),
         kind=kind,
-        frame=rng.integers(0, 256, (CHUNK_ROWS, *spec.observation[""].shape), dtype=np.uint8),
+        frame=whole_of(frames),
         action=rng.integers(0, spec.num_actions, CHUNK_ROWS, dtype=np.int32),
         reward=rng.standard_normal(CHUNK_ROWS, dtype=np.float32),
         terminated=position == EPISODE_ROWS - 2,
@@ -140,6 +144,31 @@ def measure_growth(
             for buffer in buffers.values():
                 buffer.n_step = n_step
             found += _sampling("growth", f"{n_step}-step, {kind}", buffers, calls)
+    return found
+
+
+def compare_specs(specs: dict[str, EnvSpec], rows: int, calls: int = 300) -> list[Measurement]:
+    """Fill a buffer of each specification, and compare with the first by turns.
+
+    Args:
+        specs: Of the rows, by name.
+        rows: Capacity of each buffer.
+        calls: Calls in one repetition; fewer with large batches.
+    """
+    found: list[Measurement] = []
+    for kind, sampler in SAMPLERS.items():
+        buffers: dict[str, Replay] = {}
+        appends: dict[str, Callable[[int], object]] = {}
+        for name, spec in specs.items():
+            buffer, chunks = Replay(spec, rows, NUM_STREAMS, sampler=sampler()), _chunks(spec)
+            for number in range(rows // CHUNK_ROWS + 1):
+                buffer.add(chunks[number % len(chunks)])
+            buffers[name] = buffer
+            appends[name] = lambda number, buffer=buffer, chunks=chunks: buffer.add(
+                chunks[number % len(chunks)]
+            )
+        found += _rates(f"append, {kind}", "rows/s", CHUNK_ROWS, compare(appends, calls))
+        found += _sampling("replay", kind, buffers, calls)
     return found
 
 

@@ -9,6 +9,8 @@ from typing import ClassVar
 from lrl.processes.supervisor import check_at_least
 from lrl.types import ConfigError
 
+_OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
+
 
 @dataclass(frozen=True)
 class ClusterConfig:
@@ -51,6 +53,12 @@ class ClusterConfig:
                 f"cluster.address must be host:port of the cluster's head node, or null, got "
                 f"{self.address!r}"
             )
+        for name in self.resources:
+            if name in _OF_RAY:
+                raise ConfigError(
+                    f"cluster.resources has {name!r}, which Ray counts itself: give custom "
+                    "resources there, and CPUs as cluster.num_cpus"
+                )
         for name, value in {"num_cpus": self.num_cpus, **self.resources}.items():
             if not value >= 0:
                 raise ConfigError(f"cluster.{name} must be at least 0, got {value}")

@@ -112,7 +112,9 @@ class Fleet:
             if not waiting:
                 time.sleep(min(timeout, _LOOK_SECONDS))
                 return
-            for call in self._ready(list(waiting), timeout):
+            # Whoever takes the first alone comes back to those that it has left for longest.
+            ready = self._ready(list(waiting), timeout)
+            for call in sorted(ready, key=lambda call: waiting[call][1].since):
                 part, remote = waiting[call]
                 answer = part.take(remote)
                 if answer is not None:

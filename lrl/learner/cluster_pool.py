@@ -132,6 +132,7 @@ class JoinedPools(ActorPool):
 
     def __init__(self, pools: Sequence[ActorPool]) -> None:
         self.pools = pools
+        self._turns = list(pools)
         self.num_streams = sum(pool.num_streams for pool in pools)
 
     @override
@@ -157,9 +158,11 @@ class JoinedPools(ActorPool):
         deadline, wait = time.monotonic() + timeout, 0.0
         while True:
             found = False
-            for pool in self.pools:
+            for pool in list(self._turns):
                 for delivery in pool.poll(wait):
                     found = True
+                    self._turns.remove(pool)
+                    self._turns.append(pool)  # last, where no more than this delivery is taken
                     yield delivery
             if found or time.monotonic() >= deadline:
                 return

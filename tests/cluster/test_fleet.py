@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lrl.actors.policy import NetworkPolicy
 from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, make_envs
+from lrl.learner.cluster_pool import JoinedPools
 from lrl.types import ConfigError, RowKind, Rows
 
 
@@ -59,6 +61,23 @@ def test_an_actor_makes_no_more_than_was_asked_of_it(ray):
     run.actor().is_silent = True
     run.poll(10)
     assert len(run.actor().calls) == 3
+
+
+def test_a_learner_that_takes_one_answer_at_a_time_takes_them_of_all_actors_in_turn(ray):
+    run = Run()
+    run.poll(6)
+    taken = [next(run.fleet.answers(0.0))[0].actor for _ in range(6)]
+    assert sorted(taken) == [0, 0, 0, 1, 1, 1]
+
+
+def test_pools_that_are_joined_are_taken_from_in_turn():
+    pools: list[Any] = [
+        SimpleNamespace(num_streams=1, poll=lambda timeout, name=name: iter([name]))
+        for name in ("cluster", "processes")
+    ]
+    joined = JoinedPools(pools)
+    assert [next(joined.poll(0.0)) for _ in range(4)] == ["cluster", "processes"] * 2
+    assert list(joined.poll(0.0)) == ["cluster", "processes"]
 
 
 def test_new_weights_are_put_once_for_all_and_act_from_the_next_call(ray):
@@ -273,6 +292,7 @@ def test_the_environments_package_is_among_those_compared():
         ({"address": "auto"}, "cluster.address must be host:port"),
         ({"num_cpus": -1.0}, "cluster.num_cpus must be at least 0"),
         ({"resources": {"gpu": -1.0}}, "cluster.gpu must be at least 0"),
+        ({"resources": {"CPU": 1}}, "cluster.resources has 'CPU', which Ray counts itself"),
         ({"silence_seconds": 1.0}, "cluster.silence_seconds must be at least 3"),
     ],
 )

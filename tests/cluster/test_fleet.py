@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import socket
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.cluster_run import ENVS, LEDGER, SLOT, Run, of_stream
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.actor import Actor
 from lrl.actors.exploration import EpsilonGreedy
@@ -299,6 +301,17 @@ def test_the_environments_package_is_among_those_compared():
 def test_wrong_settings_are_told(settings, text):
     with pytest.raises(ConfigError, match=text):
         ClusterConfig(**settings)
+
+
+def test_a_sigterm_while_ray_starts_ends_the_run_as_any_other(ray, monkeypatch):
+    def init(**settings: Any) -> None:
+        raise SystemExit(signal.SIGTERM)  # as Ray's own handler does
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init, raising=False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None, raising=False)
+    with pytest.raises(SIGTERMException):
+        Run(address="head:6379", i_know_this_network_is_private=True)
 
 
 def test_a_cluster_without_authentication_is_joined_only_if_one_says_so(ray, monkeypatch):

@@ -136,7 +136,7 @@ class JoinedPools(ActorPool):
 
     def __init__(self, pools: Sequence[ActorPool]) -> None:
         self.pools = pools
-        self._turns = list(pools)
+        self._rows = [0] * len(pools)
         self.num_streams = sum(pool.num_streams for pool in pools)
 
     @override
@@ -162,11 +162,10 @@ class JoinedPools(ActorPool):
         deadline, wait = time.monotonic() + timeout, 0.0
         while True:
             found = False
-            for pool in list(self._turns):
-                for delivery in pool.poll(wait):
+            for index in sorted(range(len(self.pools)), key=self._rows_of_a_stream):
+                for delivery in self.pools[index].poll(wait):
                     found = True
-                    self._turns.remove(pool)
-                    self._turns.append(pool)  # last, where no more than this delivery is taken
+                    self._rows[index] += sum(len(rows) for rows in delivery.rows)
                     yield delivery
             if found or time.monotonic() >= deadline:
                 return
@@ -193,3 +192,7 @@ class JoinedPools(ActorPool):
         for pool in self.pools:
             found |= pool.metrics()
         return found
+
+    def _rows_of_a_stream(self, index: int) -> float:
+        """Return what was taken of a pool: the least comes first, where not all is taken."""
+        return self._rows[index] / self.pools[index].num_streams

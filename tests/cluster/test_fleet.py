@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import socket
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,14 +73,15 @@ def test_a_learner_that_takes_one_answer_at_a_time_takes_them_of_all_actors_in_t
     assert sorted(taken) == [0, 0, 0, 1, 1, 1]
 
 
-def test_pools_that_are_joined_are_taken_from_in_turn():
-    pools: list[Any] = [
-        SimpleNamespace(num_streams=1, poll=lambda timeout, name=name: iter([name]))
-        for name in ("cluster", "processes")
-    ]
-    joined = JoinedPools(pools)
-    assert [next(joined.poll(0.0)) for _ in range(4)] == ["cluster", "processes"] * 2
-    assert list(joined.poll(0.0)) == ["cluster", "processes"]
+def test_pools_that_are_joined_give_as_many_rows_for_each_stream():
+    def pool(name: str, num_streams: int) -> Any:
+        delivery = SimpleNamespace(rows=[range(10)], name=name)
+        return SimpleNamespace(num_streams=num_streams, poll=lambda timeout: iter([delivery] * 9))
+
+    joined: Any = JoinedPools([pool("cluster", 2), pool("processes", 1)])
+    taken = Counter(next(joined.poll(0.0)).name for _ in range(9))
+    assert taken == {"cluster": 6, "processes": 3}
+    assert len(list(joined.poll(0.0))) == 18
 
 
 def test_new_weights_are_put_once_for_all_and_act_from_the_next_call(ray):

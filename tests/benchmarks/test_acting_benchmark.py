@@ -49,7 +49,7 @@ def test_benchmark_prints_its_tables_and_writes_json(
     monkeypatch.setattr("benchmark.parts.acting.BATCHES", ((2, 4),))
     path = tmp_path / "acting.json"
     narrow = ["--networks", "mlp", "--actors", "1", "--groups", "2"]
-    brief = ["--seconds", "0.2", "--repeats", "1", "--requests", "5"]
+    brief = ["--seconds", "1", "--repeats", "1", "--requests", "5"]
     main([*narrow, *brief, "--json", str(path)])
     report = json.loads(path.read_text())
     acting = {(line["inference"], line["actors"]): line for line in report["acting"]}

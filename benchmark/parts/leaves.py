@@ -69,12 +69,12 @@ def _seconds(wrapper: str) -> float:
         return time.perf_counter() - started
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="benchmark.parts.leaves", description=__doc__)
     parser.add_argument("--rounds", type=count, default=5, help="runs of each side")
     parser.add_argument("--rows", type=count, default=50_000, help="capacity of the replays")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     one_leaf = replace(ATARI, observation={_LEAF: ATARI.observation[""]})
     found = compare_specs({"plain": ATARI, "one leaf": one_leaf}, options.rows)
     print(table(found), flush=True)

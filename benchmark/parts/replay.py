@@ -137,8 +137,7 @@ def measure_growth(
         buffers: dict[str, Replay] = {}
         for rows in sizes:
             buffer = Replay(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
-            for number in range(rows // CHUNK_ROWS + 1):
-                buffer.add(chunks[number % len(chunks)])
+            _fill(buffer, chunks)
             buffers[f"{rows:,} rows"] = buffer
         for n_step in (1, 3):
             for buffer in buffers.values():
@@ -161,8 +160,7 @@ def compare_specs(specs: dict[str, EnvSpec], rows: int, calls: int = 300) -> lis
         appends: dict[str, Callable[[int], object]] = {}
         for name, spec in specs.items():
             buffer, chunks = Replay(spec, rows, NUM_STREAMS, sampler=sampler()), _chunks(spec)
-            for number in range(rows // CHUNK_ROWS + 1):
-                buffer.add(chunks[number % len(chunks)])
+            _fill(buffer, chunks)
             buffers[name] = buffer
             appends[name] = lambda number, buffer=buffer, chunks=chunks: buffer.add(
                 chunks[number % len(chunks)]
@@ -170,6 +168,11 @@ def compare_specs(specs: dict[str, EnvSpec], rows: int, calls: int = 300) -> lis
         found += _rates(f"append, {kind}", "rows/s", CHUNK_ROWS, compare(appends, calls))
         found += _sampling("replay", kind, buffers, calls)
     return found
+
+
+def _fill(buffer: Replay, chunks: Sequence[Rows]) -> None:
+    for number in range(buffer.capacity // CHUNK_ROWS + 1):
+        buffer.add(chunks[number % len(chunks)])
 
 
 def _chunks(spec: EnvSpec) -> list[Rows]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.parts import replay
+from benchmark.parts import leaves, replay
 from benchmark.parts.replay import REPETITIONS, main
 
 
@@ -52,3 +52,18 @@ def test_buffers_of_several_sizes_are_sampled_by_turns(
     assert all(len(one["values"]) == REPETITIONS for one in found)
     assert [one["ratio"] is None for one in found] == [True, False, False] * 8
     assert len(capsys.readouterr().out.splitlines()) == 2 + len(found)
+
+
+def test_a_dict_of_one_leaf_is_compared_with_its_leaf(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaves, "_seconds", {"AsItIs": 10.0, "OneLeaf": 11.0}.__getitem__)
+    leaves.main(["--rows", "640", "--rounds", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    compared = [line.split(" | ")[:2] for line in lines if "one leaf" in line]
+    assert [what for what, _ in compared] == [
+        f"| {what}, {sampler}"
+        for sampler in ("uniform", "prioritised")
+        for what in ("append", "replay: sample 32", "replay: sample 256")
+    ]
+    assert lines[-1].endswith("| OneLeaf | 11.00 s | 11.00 to 11.00 | 1.10 |")

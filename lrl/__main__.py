@@ -36,7 +36,7 @@ def main() -> None:
         sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
     from lrl.cli.main import run
 
-    sys.exit(run())
+    ending.exit(run())
 
 
 def _set_path(safe: bool) -> None:

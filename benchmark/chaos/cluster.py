@@ -111,7 +111,8 @@ class Watched:
 
     def all_act(self) -> bool:
         """Return whether rows came of each since it was started."""
-        return all(remote.acted_at is not None for remote in self.actors)
+        acting = [remote for remote in self.actors if remote.acted_at is not None]
+        return len(acting) == SLOT.num_actors
 
     def elsewhere(self) -> Any:
         """Return where an actor is on another node than this process, which needs its own."""
@@ -168,6 +169,7 @@ def cluster(sizes: Sizes, folder: Path) -> Iterator[Figure]:
         yield _kills(nodes, sizes)
         yield from _lost_nodes(nodes)
         yield _training(nodes, folder)
+        yield _silent_head(nodes, folder)
     yield _slow_path(sizes.count)
 
 
@@ -260,6 +262,40 @@ def _training(nodes: Any, folder: Path) -> Figure:
         f"exit code {code}, {score:.1f} at best, {restarts} actors replaced; {learnt:,} of "
         f"{made:,} environment steps",
         code == 0 and score >= _SCORE and restarts >= 1 and learnt == made,
+    )
+
+
+def _silent_head(nodes: Any, folder: Path) -> Figure:
+    (head,) = nodes.head_node.all_processes["gcs_server"]
+    codes, seconds = [], []
+    for number in (None, signal.SIGINT, signal.SIGTERM):
+        runs = folder / f"silent_{number}"
+        command = (
+            "fit", "--config", "recipe:cartpole", "--config", "recipe:system/ray", "--runs", runs,
+            "--data.cluster.address", nodes.address, "--trainer.max_steps", "1000000",
+        )  # fmt: skip
+        run = subprocess.Popen(
+            [sys.executable, "-m", "lrl", *map(str, command)], cwd=folder, stderr=subprocess.DEVNULL
+        )
+        try:
+            metrics = runs / "cartpole" / "version_0" / "metrics.csv"
+            _wait_for(lambda m=metrics: m.exists() and m.read_text().count("\n") > 5, run)
+            os.kill(head.process.pid, signal.SIGSTOP)
+            began = time.monotonic()
+            if number is not None:
+                run.send_signal(number)
+            codes.append(run.wait(_START_SECONDS))
+            seconds.append(time.monotonic() - began)
+        finally:
+            run.kill()
+            os.kill(head.process.pid, signal.SIGCONT)
+    return Figure(
+        "the head node's server is stopped (SIGSTOP) during a run, and the learner sent nothing, "
+        "SIGINT or SIGTERM",
+        "the run ends within 45 s, with exit codes 1, 130 and 143",
+        f"exit codes {', '.join(map(str, codes))} after "
+        f"{', '.join(f'{value:.1f}' for value in seconds)} s",
+        codes == [1, 130, 143] and max(seconds) <= 45.0,
     )
 
 

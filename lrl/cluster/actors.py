@@ -10,11 +10,11 @@ from typing_extensions import override
 from lrl.actors.config import ActorConfig
 from lrl.actors.handle import ActorStatistics
 from lrl.actors.slot import ActorSlot
-from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import Nodes
 from lrl.cluster.remote_actor import Answer, RemoteActor, RemotePlan
 from lrl.cluster.remotes import Remote, Remotes
 from lrl.cluster.servers import ClusterServers
+from lrl.cluster.session import Session
 from lrl.cluster.weights import SentWeights
 
 PlanOf = Callable[[int, ActorSlot, int], RemotePlan]
@@ -25,9 +25,8 @@ class ClusterActors(Remotes):
     """Actors that make as many chunks as were asked of them, and wait.
 
     Args:
-        ray: The module.
+        session: In the cluster.
         nodes: Where they are.
-        config: What they need on the cluster.
         limits: What happens when one fails.
         weights: What they act with.
         first: The slot of the first one.
@@ -40,9 +39,8 @@ class ClusterActors(Remotes):
 
     def __init__(
         self,
-        ray: Any,
+        session: Session,
         nodes: Nodes,
-        config: ClusterConfig,
         limits: ActorConfig,
         weights: SentWeights,
         first: ActorSlot,
@@ -50,7 +48,7 @@ class ClusterActors(Remotes):
         run: int,
         servers: ClusterServers | None = None,
     ) -> None:
-        super().__init__(ray, nodes, config, limits, weights, first, config.num_actors)
+        super().__init__(session, nodes, limits, weights, first, session.config.num_actors)
         self.calls_lost = 0
         self.rows_dropped = 0
         self.is_asked = True

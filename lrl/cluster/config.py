@@ -10,6 +10,9 @@ from lrl.processes.supervisor import check_at_least
 from lrl.types import ConfigError
 
 _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
+_WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_KEY = rf"(?:{_WORD}/)?{_WORD}"
+_SELECTOR = rf"!?(?:{_WORD}|in\({_WORD}(?:, ?{_WORD})*\))"
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,41 @@ class ClusterConfig:
                 f"cluster.address must be host:port of the cluster's head node, or null, got "
                 f"{self.address!r}"
             )
-        for name in self.resources:
+        self._check_resources()
+        self._check_labels()
+        if not self.silence_seconds >= 3:
+            raise ConfigError(
+                f"cluster.silence_seconds must be at least 3, got {self.silence_seconds}"
+            )
+
+    def _check_resources(self) -> None:
+        if not self.num_cpus >= 0:
+            raise ConfigError(f"cluster.num_cpus must be at least 0, got {self.num_cpus}")
+        for name, value in self.resources.items():
             if name in _OF_RAY:
                 raise ConfigError(
                     f"cluster.resources has {name!r}, which Ray counts itself: give custom "
                     "resources there, and CPUs as cluster.num_cpus"
                 )
-        for name, value in {"num_cpus": self.num_cpus, **self.resources}.items():
             if not value >= 0:
-                raise ConfigError(f"cluster.{name} must be at least 0, got {value}")
-        if not self.silence_seconds >= 3:
-            raise ConfigError(
-                f"cluster.silence_seconds must be at least 3, got {self.silence_seconds}"
-            )
+                raise ConfigError(f"cluster.resources {name!r} must be at least 0, got {value}")
+
+    def _check_labels(self) -> None:
+        is_own = self.address is None
+        for key, value in self.labels.items():
+            if not re.fullmatch(_KEY, key):
+                raise ConfigError(
+                    f"cluster.labels has the key {key!r}; one is made of letters, digits, '-', "
+                    "'_' and '.', perhaps after a prefix and '/'"
+                )
+            if not re.fullmatch(_SELECTOR, value):
+                raise ConfigError(
+                    f"cluster.labels {key!r} must be a value, '!value', 'in(a, b)' or '!in(a, b)', "
+                    f"got {value!r}"
+                )
+            if is_own and (key.startswith("ray.io/") or not re.fullmatch(_WORD, value)):
+                raise ConfigError(
+                    f"cluster.labels {key!r}: {value!r} chooses among nodes, but a Ray that is "
+                    "started here (cluster.address null) has one, which is given these labels: "
+                    "leave it out, or give a key and value of your own"
+                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import time
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.actors.config import ActorConfig
-from lrl.actors.manager import ActorError
 from lrl.actors.slot import ActorSlot
 from lrl.cluster.actors import ClusterActors, PlanOf
 from lrl.cluster.config import ClusterConfig
@@ -26,15 +24,13 @@ from lrl.cluster.session import Session
 from lrl.cluster.weights import SentWeights
 from lrl.inference.config import InferenceConfig
 from lrl.networks import NetworkRecipe
+from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 _ABSENT_SECONDS = 1.0
 """A learner that looked at nobody for longer was elsewhere, and nobody was silent meanwhile."""
 _LAST_CALLS_SECONDS = 2.0
-_KNOCK_SECONDS = 5.0
-_HEADLESS_SECONDS = 15.0
-"""After a minute without its head node Ray ends the process, whatever that is doing."""
 
 
 class Fleet:
@@ -60,33 +56,28 @@ class Fleet:
         packages: Sequence[str],
         recipe: NetworkRecipe,
     ) -> None:
-        self._session = Session(config, inference.busy_threads if inference else 0)
-        self._ray = ray = self._session.ray
-        self.weights = SentWeights(ray)
-        self._nodes = nodes = Nodes(ray, packages)
+        self._session = session = Session(config, inference.busy_threads if inference else 0)
+        self._ray = session.ray
+        self.weights = SentWeights(session.ray)
+        self._nodes = nodes = Nodes(packages)
         run = random.SystemRandom().getrandbits(63)
         self.servers: ClusterServers | None = None
         if inference is not None:
             after = replace(slot, actor=slot.actor + config.num_actors)
             self.servers = ClusterServers(
-                ray, nodes, config, inference, actors, self.weights, after, recipe
+                session, nodes, inference, actors, self.weights, after, recipe
             )
         self.actors = ClusterActors(
-            ray, nodes, config, actors, self.weights, slot, plan, run, self.servers
+            session, nodes, actors, self.weights, slot, plan, run, self.servers
         )
         self._parts: list[Remotes] = [*([self.servers] if self.servers else []), self.actors]
-        self._looked_at = self._knocked_at = self._had_head_at = time.monotonic()
-        self._error: RuntimeError | None = None
+        self._looked_at = time.monotonic()
+        self._error: RuntimeError | ConfigError | None = None
         self._is_closed = False
 
     def start(self) -> None:
-        """Join the cluster and ask it for servers and actors."""
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.stop, lambda answer, has_gap: None)
-            self._session.join()
-            for part in self._parts:
-                part.start()
-            undo.pop_all()
+        """Begin to join the cluster; servers and actors begin once that is done."""
+        self._session.join()
 
     def publish(self, vector: npt.NDArray[np.float32], version: int) -> None:
         """Act with these weights from the next call on."""
@@ -98,6 +89,7 @@ class Fleet:
         Raises:
             ActorError: An actor failed for good, or the cluster is gone.
             InferenceError: An inference server did.
+            ConfigError: There is no cluster.
         """
         if self._error is not None:
             raise self._error
@@ -107,6 +99,8 @@ class Fleet:
         if self._error is not None:
             return
         try:
+            if not self._session.has_joined(timeout):
+                return
             self._look_after()
             waiting = self._waiting()
             if not waiting:
@@ -119,7 +113,7 @@ class Fleet:
                 answer = part.take(remote)
                 if answer is not None:
                     yield answer
-        except RuntimeError as error:
+        except (RuntimeError, ConfigError) as error:
             self._error = error
 
     def stop(self, take: Callable[[Answer, bool], object]) -> None:
@@ -166,22 +160,8 @@ class Fleet:
         absent = now - self._looked_at
         absent = absent if absent > _ABSENT_SECONDS else 0.0
         self._looked_at = now
-        self._had_head_at += absent
-        self._look_for_head(now)
+        self._session.head.look_after(absent)
         for part in self._parts:
+            if not part.all:
+                part.start()
             part.look_after(absent)
-
-    def _look_for_head(self, now: float) -> None:
-        if now - self._knocked_at < _KNOCK_SECONDS:
-            return
-        self._knocked_at = now
-        try:
-            self._session.check_head()
-        except OSError as error:
-            if now - self._had_head_at > _HEADLESS_SECONDS:
-                raise ActorError(
-                    f"the head node of the Ray cluster cannot be reached: {error}; with another "
-                    "one the run goes on from its newest checkpoint (--ckpt_path last)"
-                ) from error
-        else:
-            self._had_head_at = now

@@ -8,13 +8,14 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 
 from lrl.envs import EnvConfig
 
 _AVOID_SECONDS = 60.0
+_NODE = "ray.io/node-id"
 
 
 class Welcome(NamedTuple):
@@ -39,13 +40,11 @@ class Nodes:
     """What the learner knows of the nodes.
 
     Args:
-        ray: The module.
         packages: Names of packages that must have the same versions on all of them.
     """
 
-    def __init__(self, ray: Any, packages: Sequence[str]) -> None:
+    def __init__(self, packages: Sequence[str]) -> None:
         self.packages = list(packages)
-        self._ray = ray
         self._versions = _installed(packages)
         self._avoided: dict[str, float] = {}
 
@@ -67,17 +66,8 @@ class Nodes:
         """Return labels, and that of no node that is avoided, as Ray takes them."""
         now = time.monotonic()
         self._avoided = {node: until for node, until in self._avoided.items() if until > now}
-        found = dict(labels)
-        if self._avoided:
-            found["ray.io/node-id"] = f"!in({', '.join(self._avoided)})"
-        return found or None
-
-    def room(self) -> str:
-        """Say how much of what Ray counts is free on all nodes together."""
-        total, free = self._ray.cluster_resources(), self._ray.available_resources()
-        kinds = [name for name in sorted(total) if ":" not in name and "memory" not in name]
-        parts = [f"{free.get(name, 0.0):g} of {total[name]:g} {name}" for name in kinds]
-        return ", ".join(parts) or "none"
+        avoided = {_NODE: f"!in({', '.join(self._avoided)})"} if self._avoided else {}
+        return {**avoided, **labels} or None
 
 
 def packages_of(env: EnvConfig) -> list[str]:

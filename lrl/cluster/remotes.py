@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -11,17 +12,19 @@ from typing import Any, ClassVar, Literal
 
 from lrl.actors.manager import ActorError
 from lrl.actors.slot import ActorSlot
-from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import Nodes, Welcome
+from lrl.cluster.session import Session
 from lrl.cluster.weights import SentWeights
 from lrl.processes.supervised_process import Lives
 from lrl.processes.supervisor import SupervisedConfig
+from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
 _ROOM_WARNING_SECONDS = 30.0
 _PLACED_SECONDS = 10.0
 """Who has not joined after so long waits for room, and may ask for it elsewhere."""
 _MESSAGE_LINES = 40
+_COLOUR = re.compile(r"\x1b\[\d+m")
 
 State = Literal["joining", "starting", "acting", "dead"]
 
@@ -86,9 +89,8 @@ class Remotes(ABC):
     another started in its place.
 
     Args:
-        ray: The module.
+        session: In the cluster.
         nodes: Where they are.
-        config: What they need on the cluster.
         limits: What happens when one fails.
         weights: What they act with.
         first: The slot of the first one.
@@ -101,9 +103,8 @@ class Remotes(ABC):
 
     def __init__(
         self,
-        ray: Any,
+        session: Session,
         nodes: Nodes,
-        config: ClusterConfig,
         limits: SupervisedConfig,
         weights: SentWeights,
         first: ActorSlot,
@@ -111,9 +112,10 @@ class Remotes(ABC):
     ) -> None:
         self.restarts = 0
         self.all: list[Remote] = []
-        self._ray = ray
+        self._session = session
+        self._ray = session.ray
+        self._config = session.config
         self._nodes = nodes
-        self._config = config
         self._limits = limits
         self._weights = weights
         self._first = first
@@ -194,7 +196,7 @@ class Remotes(ABC):
         try:
             value = self._ray.get(remote.call)
         except self._ray.exceptions.RayTaskError as error:
-            self._bury(remote, f"failed:\n{error}", raised=True)
+            self._bury(remote, f"failed:\n{_of_call(error)}", raised=True)
             return None
         except self._ray.exceptions.RayError as error:
             cause = _in_short(f"{type(error).__name__}: {error}")
@@ -265,7 +267,7 @@ class Remotes(ABC):
             wanted = ", ".join(f"{name} {value}" for name, value in needs.items())
             _log.warning(
                 "%s waits for room on the cluster: it takes %s, and free are %s",
-                remote, wanted or "nothing", self._nodes.room(),
+                remote, wanted or "nothing", self._session.head.room(self._config.labels),
             )  # fmt: skip
 
     def _bury(self, remote: Remote, cause: str, raised: bool) -> None:
@@ -300,13 +302,19 @@ class Remotes(ABC):
         _log.warning("%s; restart %d in %.1f s", message, remote.lives.restarts + 1, delay)
 
     def _kill(self, remote: Remote) -> None:
-        try:
-            self._ray.kill(remote.body, no_restart=True)
-        except Exception as error:
-            _log.debug("%s could not be ended: %r", remote, error)
+        self._session.later(lambda: self._ray.kill(remote.body, no_restart=True))
 
 
 def _in_short(text: str) -> str:
     """Return Ray's message without its list of the actor's names and its guesses at causes."""
     lines = [line for line in text.strip().splitlines() if not line.startswith("\t")]
     return "\n".join(lines[:_MESSAGE_LINES]).partition(" Some common causes")[0].rstrip(".")
+
+
+def _of_call(error: Any) -> str:
+    """Return what a call raised: a sentence of lrl's as it is, of others the traceback there."""
+    is_ours = isinstance(error.cause, ConfigError)
+    text = str(error.cause) if is_ours else _COLOUR.sub("", str(error))
+    if "No module named" in text:
+        text += "; install it on every node, or start Ray there with a PYTHONPATH that has it"
+    return text

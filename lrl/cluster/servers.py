@@ -10,10 +10,10 @@ from typing_extensions import override
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.slot import ActorSlot
-from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import Nodes
 from lrl.cluster.remote_server import RemoteServer, RemoteServerPlan
 from lrl.cluster.remotes import Remote, Remotes
+from lrl.cluster.session import Session
 from lrl.cluster.weights import SentWeights
 from lrl.inference.config import InferenceConfig
 from lrl.inference.figures import figures_of
@@ -27,9 +27,8 @@ class ClusterServers(Remotes):
     """Inference servers, called by the actors themselves; the learner gives them weights.
 
     Args:
-        ray: The module.
+        session: In the cluster.
         nodes: Where they are.
-        config: What is said of the cluster.
         inference: Servers and batches.
         actors: Whose requests are served, all of them on the cluster.
         weights: What they compute with.
@@ -42,16 +41,15 @@ class ClusterServers(Remotes):
 
     def __init__(
         self,
-        ray: Any,
+        session: Session,
         nodes: Nodes,
-        config: ClusterConfig,
         inference: InferenceConfig,
         actors: ActorConfig,
         weights: SentWeights,
         first: ActorSlot,
         recipe: NetworkRecipe,
     ) -> None:
-        super().__init__(ray, nodes, config, inference, weights, first, inference.num_servers)
+        super().__init__(session, nodes, inference, weights, first, inference.num_servers)
         self._inference = inference
         self._actors = actors
         self._recipe = recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import logging
@@ -14,13 +15,22 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from concurrent import futures
 from typing import Any
 
 from lrl.cluster.config import ClusterConfig
+from lrl.cluster.head import Head
+from lrl.cluster.ray_thread import RayThread
+from lrl.processes.ending import ending
 from lrl.types import ConfigError
 
-_KNOCK_SECONDS = 0.5
+_log = logging.getLogger(__name__)
+_KNOCK_SECONDS = 5.0
+_JOIN_SECONDS = 20.0
+_START_SECONDS = 120.0
+_LEAVE_SECONDS = 10.0
 _TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 # What Ray leaves goes when the learner is gone, however it went, and Ray has had time to end.
 _TIDY = 'read -r _; sleep "$1"; rm -rf "$0"'
@@ -41,6 +51,23 @@ def import_ray() -> Any:
     return ray
 
 
+def check_trust(ray: Any, config: ClusterConfig) -> None:
+    """Check that a cluster that would be joined asks for a token.
+
+    Raises:
+        ConfigError: It does not, and the configuration does not say that it need not.
+    """
+    if config.address is None or ray.is_initialized():
+        return
+    if not (_has_tokens() or config.i_know_this_network_is_private):
+        raise ConfigError(
+            f"data.cluster.address {config.address} would be joined without authentication, and "
+            f"whoever reaches such a cluster runs any code on its nodes: set {_TOKEN_MODE}=token "
+            "on all nodes and here, with the token of `ray get-auth-token`, or "
+            "data.cluster.i_know_this_network_is_private to true"
+        )
+
+
 class Session:
     """Membership of a cluster, from `join` to `leave`.
 
@@ -49,6 +76,11 @@ class Session:
     Args:
         config: Which cluster.
         more_cpus: That a Ray of our own has beside those of the actors.
+
+    Attributes:
+        ray: The module.
+        later: Lets the thread that waits for Ray make a call.
+        head: What is known of the cluster.
     """
 
     def __init__(self, config: ClusterConfig, more_cpus: int = 0) -> None:
@@ -56,45 +88,92 @@ class Session:
         self._more_cpus = more_cpus
         self.ray = import_ray()
         self._undo = contextlib.ExitStack()
+        self._thread = RayThread()
+        self._has_joined = False
+        self.later = self._thread.later
+        self.head = Head(self.ray, self.later)
 
     def join(self) -> None:
-        """Join the cluster, or start one.
+        """Begin to join the cluster, or to start one; `leave` follows in any case."""
+        seconds = _START_SECONDS if self.config.address is None else _JOIN_SECONDS
+        self._give_up_at = time.monotonic() + seconds
+        self._joining = self.later(self._join)
+
+    def has_joined(self, timeout: float) -> bool:
+        """Wait for it.
 
         Raises:
-            ConfigError: There is none at the address, or it has no authentication.
+            ConfigError: There is no cluster at the address, or it has no authentication.
         """
-        if self.ray.is_initialized():
-            return
-        common = {"log_to_driver": False, "logging_level": logging.ERROR}
-        with contextlib.ExitStack() as undo, _signals_kept():
-            if self.config.address is None:
-                settings = self._own(undo)
-            else:
-                self._check_trust()
-                settings = {"address": self.config.address}
-            undo.callback(self._end)
-            try:
-                self.ray.init(**settings, **common)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise ConfigError(
-                    f"data.cluster.address {self.config.address or 'null'}: Ray cannot be "
-                    f"{'joined' if self.config.address else 'started'}: {error}"
-                ) from error
-            self._undo = undo.pop_all()
-
-    def check_head(self) -> None:
-        """Knock at the head node's door.
-
-        Raises:
-            OSError: Nobody is there.
-        """
-        host, _, port = self.ray.get_runtime_context().gcs_address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+        if self._has_joined:
+            return True
+        try:
+            self._joining.result(timeout)
+            self._has_joined = True
+        except futures.TimeoutError as error:
+            if time.monotonic() > self._give_up_at:
+                self._give_up()
+                raise ConfigError(self._failure("no head node of Ray answers there")) from error
+        finally:
+            _take_sigterm_back()
+        return self._has_joined
 
     def leave(self) -> None:
-        """Leave it again, which ends the actors that were started from here; idempotent."""
-        with _signals_kept():
-            self._undo.close()
+        """Leave it again, which ends the actors that were started from here; idempotent.
+
+        A cluster whose head node is silent is left without its knowledge.
+        """
+        try:
+            self._thread.within(_LEAVE_SECONDS, self._undo.close)
+        except BaseException as error:
+            self._give_up()
+            if not isinstance(error, futures.TimeoutError):
+                raise
+            _log.warning(
+                "the Ray cluster has not let this process go within %g s, which ends without it",
+                _LEAVE_SECONDS,
+            )
+        self._thread.end()
+
+    def _give_up(self) -> None:
+        """Wait for Ray no longer, nor when the process ends, which it might make a crash."""
+        atexit.unregister(self.ray.shutdown)
+        ending.skips_libraries = True
+        self._undo, self._thread = contextlib.ExitStack(), RayThread()
+
+    def _join(self) -> None:
+        if self.ray.is_initialized():
+            return
+        if (address := self.config.address) is None:
+            settings = self._own(self._undo)
+        else:
+            check_trust(self.ray, self.config)
+            self._knock(address)
+            settings = {"address": address}
+        self._undo.callback(self.ray.shutdown)
+        try:
+            self.ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError, self.ray.exceptions.RayError) as error:
+            raise ConfigError(self._failure(str(error))) from error
+
+    def _knock(self, address: str) -> None:
+        """Raise an error where nobody listens: Ray would look for somebody for minutes."""
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_KNOCK_SECONDS).close()
+        except OSError as error:
+            raise ConfigError(
+                f"data.cluster.address {address}: nobody listens there: {error}"
+            ) from error
+
+    def _failure(self, cause: str) -> str:
+        address = self.config.address
+        if address is None:
+            return f"data.cluster.address null: Ray cannot be started: {cause}"
+        advice = f"if it asks for a token, set {_TOKEN_MODE}=token here, too"
+        if _has_tokens():
+            advice = f"the token here has to be that of its nodes ({_TOKEN} or ~/.ray/auth_token)"
+        return f"data.cluster.address {address} cannot be joined: {cause}; {advice}"
 
     def _own(self, undo: contextlib.ExitStack) -> dict[str, Any]:
         config = self.config
@@ -119,18 +198,9 @@ class Session:
             "_temp_dir": folder,
         }
 
-    def _check_trust(self) -> None:
-        is_authenticated = os.environ.get(_TOKEN_MODE) == "token"
-        if not (is_authenticated or self.config.i_know_this_network_is_private):
-            raise ConfigError(
-                f"data.cluster.address {self.config.address} would be joined without "
-                f"authentication, and whoever reaches such a cluster runs any code on its nodes: "
-                f"set {_TOKEN_MODE}=token on all nodes and here, with the token of `ray "
-                "get-auth-token`, or data.cluster.i_know_this_network_is_private to true"
-            )
 
-    def _end(self) -> None:
-        self.ray.shutdown()
+def _has_tokens() -> bool:
+    return os.environ.get(_TOKEN_MODE) == "token"
 
 
 @functools.cache  # Ray reads it once in a process
@@ -141,18 +211,10 @@ def _own_token() -> dict[str, str]:
     return {_TOKEN: secrets.token_hex(32)}
 
 
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keep the handlers of SIGTERM and SIGINT: Ray sets one of its own in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _take_sigterm_back() -> None:
+    """Let Python's handler be called: Ray's own prints the stack and aborts three seconds later."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 @contextlib.contextmanager

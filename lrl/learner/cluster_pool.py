@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from lrl.actors.config import ActorConfig
@@ -72,10 +71,7 @@ class ClusterPool(ActorPool):
     def start(self, network: QNetwork, run_env_steps: int) -> None:
         self._run_env_steps = run_env_steps
         self.publish(network, self._version)
-        try:
-            self.fleet.start()
-        except SystemExit as error:  # a SIGTERM, to Ray's own handler
-            raise SIGTERMException from error
+        self.fleet.start()
 
     @override
     def publish(self, network: QNetwork, version: int) -> None:

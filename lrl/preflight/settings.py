@@ -10,10 +10,11 @@ import lightning as L
 
 from lrl.actors.config import ActorConfig
 from lrl.cluster.config import ClusterConfig
-from lrl.cluster.session import import_ray
+from lrl.cluster.session import check_trust, import_ray
 from lrl.inference.config import InferenceConfig
 from lrl.parts.devices import usable_device
 from lrl.preflight.callbacks import SyncsWeights, parts_of
+from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay import (
     Experience,
     RateLimiterConfig,
@@ -108,7 +109,8 @@ def check_cluster(
     Raises:
         ConfigError: Ray is not installed, or something does not fit.
     """
-    import_ray()
+    check_trust(import_ray(), cluster)
+    _check_object_store(cluster)
     if inference is not None:
         _check_remote_inference(inference, cluster, actors)
     for name in _OF_PROCESSES if actors.num_actors == 0 else ():
@@ -117,6 +119,16 @@ def check_cluster(
                 f"actors.{name} is {value}, but with data.cluster and actors.num_actors 0 there "
                 "are no processes of this machine, so that it would do nothing: leave it out"
             )
+
+
+def _check_object_store(cluster: ClusterConfig) -> None:
+    needed, free = cluster.object_store_mib * 2**20, available_bytes()
+    if cluster.address is None and free is not None and needed > free:
+        raise ConfigError(
+            f"cluster.object_store_mib is {cluster.object_store_mib}, for which a Ray that is "
+            f"started here would take {format_bytes(needed)}, and {format_bytes(free)} are free: "
+            "lower it"
+        )
 
 
 def _check_remote_inference(

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 _EXIT_CODE = 128  # plus the signal's number, as shells have it
@@ -27,7 +28,10 @@ class Ending:
 
     Attributes:
         number: The first signal that came here; None before that.
+        skips_libraries: Whether `exit` keeps libraries from tidying up, one of which is stuck.
     """
+
+    skips_libraries = False
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -72,6 +76,15 @@ class Ending:
         self.number, self._has_reported = self.number or number, True
         sys.stderr.write(f"{self._sentence()}\n")
         return _EXIT_CODE + self.number
+
+    def exit(self, code: int) -> NoReturn:
+        """End the process."""
+        if self.skips_libraries:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            os._exit(code)
+        sys.exit(code)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Do what the phase of the command asks for."""

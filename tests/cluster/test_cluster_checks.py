@@ -26,17 +26,23 @@ pytestmark = quiet
         (
             {
                 "inference": InferenceConfig(devices=("cuda",), num_threads=2),
-                "cluster": ClusterConfig(address="head:6379"),
+                "cluster": ClusterConfig(address="head:6379", i_know_this_network_is_private=True),
             },
             "has no cpu",
         ),
+        (
+            {"cluster": ClusterConfig(object_store_mib=99_999_999)},
+            r"object_store_mib is 99999999, .* would take 104857.60 GB",
+        ),
+        ({"cluster": ClusterConfig(address="head:6379")}, "set RAY_AUTH_MODE=token on all nodes"),
         ({"inference": InferenceConfig(devices=("cuda",))}, "torch sees 0 GPUs"),
         ({"actors": ActorConfig(num_actors=0, chunks_per_actor=8)}, "actors.chunks_per_actor is 8"),
         ({"actors": ActorConfig(num_actors=0, start_method="spawn")}, "actors.start_method is"),
     ],
 )
 def test_what_does_not_fit_a_cluster_is_refused_at_setup(tmp_path, monkeypatch, settings, text):
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     settings = {"actors": ActorConfig(num_actors=0), "cluster": ClusterConfig(), **settings}
     data = small_data(**settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import socket
 from collections import Counter
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.cluster_run import ENVS, LEDGER, SLOT, Run, of_stream
-from lightning.pytorch.utilities.exceptions import SIGTERMException
+from helpers.fake_ray import RayError
 
 from lrl.actors.actor import Actor
 from lrl.actors.exploration import EpsilonGreedy
@@ -23,6 +22,11 @@ from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, make_envs
 from lrl.learner.cluster_pool import JoinedPools
 from lrl.types import ConfigError, RowKind, Rows
+
+
+def test_selectors_are_taken_where_there_are_nodes_to_choose_from():
+    labels = {"zone": "!in(a,b)", "example.com/kind": "!c", "ray.io/accelerator-type": "in(T4, L4)"}
+    assert ClusterConfig(address="head:6379", labels=labels).labels == labels
 
 
 class ListSink:
@@ -102,6 +106,7 @@ def test_a_dead_actor_is_replaced_and_its_calls_are_counted_as_lost(ray, caplog)
     run.actor().is_dead = True
     run.poll(1)
     assert "RayActorError: it died\nfor a reason; restart 1" in caplog.text
+    run.settle()
     assert run.actor().is_killed
     assert run.pool.metrics() == {"count/calls_lost": 2.0}
     run.restart()
@@ -147,6 +152,7 @@ def test_who_waits_may_have_a_node_that_is_no_longer_avoided(ray):
     assert run.actor() is first
     run.fleet._nodes._avoided.clear()
     run.poll(1)
+    run.settle()
     assert first.is_killed
     assert run.actor().options["label_selector"] is None
     ray.has_room = True
@@ -168,22 +174,69 @@ def test_a_learner_that_was_away_takes_nobody_for_silent(ray):
     assert run.fleet.actors.all[0].state == "dead"
 
 
-def test_a_head_node_that_is_gone_ends_the_run_before_ray_does(ray):
+@pytest.fixture
+def silent_head(ray):
+    """Let the head answer nothing from now on, and again at the end, so that threads end."""
+    yield ray.head_answers.clear
+    ray.head_answers.set()
+
+
+def test_a_head_node_that_is_silent_ends_the_run_before_ray_does(ray, silent_head):
     run = Run()
+    head = run.fleet._session.head
 
     def look() -> None:
-        run.fleet._knocked_at = 0.0
         run.poll(1)
         run.pool.check()
 
-    with socket.create_server(("127.0.0.1", 0)) as head:
-        ray.head = f"127.0.0.1:{head.getsockname()[1]}"
-        run.fleet._had_head_at -= 100.0
-        look()
     look()
-    run.fleet._had_head_at -= 15.0
-    with pytest.raises(ActorError, match=r"head node .* Connection refused; .*--ckpt_path last"):
+    run.settle()
+    look()
+    silent_head()
+    head._asked_at -= 5.0
+    look()
+    run.fleet._looked_at -= 100.0  # an evaluation, or Ctrl-Z
+    head._silent_since -= 114.0
+    look()
+    head._silent_since -= 2.0
+    text = (
+        "head node of the Ray cluster cannot be reached: it has answered nothing for 16 s; .*last"
+    )
+    with pytest.raises(ActorError, match=text):
         look()
+
+
+def test_a_head_node_that_answers_with_errors_is_asked_until_it_has_answered(ray, monkeypatch):
+    def lost() -> None:
+        raise RuntimeError("lost")
+
+    run = Run()
+    head = run.fleet._session.head
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "nodes", lost)
+        run.poll(1)
+        run.settle()
+    run.poll(1)
+    run.settle()
+    run.poll(1)
+    assert head.room({}) == "0 of 2 CPU"
+    monkeypatch.setattr(ray, "nodes", lost)
+    head._asked_at -= 5.0
+    run.poll(1)
+    run.settle()
+    head._silent_since -= 16.0
+    run.poll(1)
+    with pytest.raises(ActorError, match="cannot be reached: RuntimeError: lost; with another"):
+        run.pool.check()
+
+
+def test_a_silent_head_node_keeps_nobody_from_leaving(ray, silent_head, monkeypatch, caplog):
+    run = Run()
+    run.poll(6)
+    monkeypatch.setattr("lrl.cluster.session._LEAVE_SECONDS", 0.1)
+    silent_head()
+    run.pool.close(lambda delivery: None)
+    assert "has not let this process go within 0.1 s" in caplog.text
 
 
 def test_an_answer_that_waits_is_no_silence(ray):
@@ -200,6 +253,13 @@ def test_an_environment_that_fails_before_the_first_step_ends_the_run(ray):
     with pytest.raises(ActorError, match=r"(?s)cluster actor 0 .*Nowhere.*not restarted"):
         run.pool.check()
     assert run.poll(1) == []
+
+
+def test_a_module_that_a_node_does_not_have_is_told_in_a_sentence(ray):
+    run = Run(env=EnvConfig(factory="nowhere.make"))
+    run.poll(4)
+    with pytest.raises(ActorError, match=r"No module named 'nowhere'.*; install it on every node"):
+        run.pool.check()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +315,9 @@ def test_other_versions_are_refused_by_name(ray, monkeypatch):
 
 def test_actors_without_room_wait_and_say_so(ray, caplog):
     ray.has_room = False
-    run = Run(num_cpus=4)
+    run = Run(num_cpus=4, labels={"zone": "c"})
+    run.poll(1)
+    run.settle()
     waiting = run.fleet.actors.all[0]
     waiting.since -= 1000.0
     waiting.launched_at -= 1000.0
@@ -263,7 +325,10 @@ def test_actors_without_room_wait_and_say_so(ray, caplog):
     assert run.poll(3) == []
     (said,) = [message for message in caplog.messages if "waits for room" in message]
     assert said.startswith("cluster actor 0 waits for room")
-    assert said.endswith("it takes num_cpus 4, and free are 0 of 2 CPU")
+    assert said.endswith(
+        "it takes num_cpus 4, label_selector {'zone': 'c'}, and free are 0 of 2 CPU; of the nodes, "
+        "zone is a, b, not set"
+    )
     ray.has_room = True
     assert run.poll(5)
 
@@ -295,7 +360,11 @@ def test_the_environments_package_is_among_those_compared():
         ({"object_store_mib": 10}, "cluster.object_store_mib must be at least 80"),
         ({"address": "auto"}, "cluster.address must be host:port"),
         ({"num_cpus": -1.0}, "cluster.num_cpus must be at least 0"),
-        ({"resources": {"gpu": -1.0}}, "cluster.gpu must be at least 0"),
+        ({"resources": {"gpu": -1.0}}, "cluster.resources 'gpu' must be at least 0, got -1.0"),
+        ({"labels": {"a b": "x"}}, "cluster.labels has the key 'a b'"),
+        ({"labels": {"zone": "in()"}}, r"cluster.labels 'zone' must be a value, .*got 'in\(\)'"),
+        ({"labels": {"zone": "!in(a, b)"}}, r"'!in\(a, b\)' chooses among nodes, but a Ray that"),
+        ({"labels": {"ray.io/node-id": "a"}}, "'ray.io/node-id': 'a' chooses among nodes"),
         ({"resources": {"CPU": 1}}, "cluster.resources has 'CPU', which Ray counts itself"),
         ({"silence_seconds": 1.0}, "cluster.silence_seconds must be at least 3"),
     ],
@@ -305,19 +374,55 @@ def test_wrong_settings_are_told(settings, text):
         ClusterConfig(**settings)
 
 
-def test_a_sigterm_while_ray_starts_ends_the_run_as_any_other(ray, monkeypatch):
-    def init(**settings: Any) -> None:
-        raise SystemExit(signal.SIGTERM)  # as Ray's own handler does
+@pytest.fixture
+def head_address(ray, monkeypatch):
+    """Let somebody listen who says nothing; return where."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setattr("lrl.cluster.session._LEAVE_SECONDS", 0.1)
+    ray.is_member = False
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        yield f"127.0.0.1:{head.getsockname()[1]}"
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", init, raising=False)
-    monkeypatch.setattr(ray, "shutdown", lambda: None, raising=False)
-    with pytest.raises(SIGTERMException):
-        Run(address="head:6379", i_know_this_network_is_private=True)
+
+def refusal(run: Run) -> str:
+    run.poll(1)
+    with pytest.raises(ConfigError) as caught:
+        run.pool.check()
+    run.pool.close(lambda delivery: None)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("head_address")
+def test_nobody_at_the_address_is_told_at_once():
+    text = "data.cluster.address 127.0.0.1:1: nobody listens there: [Errno 111] Connection refused"
+    assert refusal(Run(address="127.0.0.1:1")) == text
+
+
+def test_somebody_who_is_no_head_node_is_told_after_a_while(head_address, silent_head):
+    silent_head()
+    run = Run(address=head_address, waits=False)
+    run.poll(1)
+    run.pool.check()
+    run.fleet._session._give_up_at -= 20.0
+    text = (
+        f"data.cluster.address {head_address} cannot be joined: no head node of Ray answers there"
+    )
+    assert refusal(run).startswith(f"{text}; the token here has to be")
+
+
+@pytest.mark.parametrize("error", [ValueError("too much"), RayError("no token")])
+def test_what_ray_says_while_it_is_joined_is_told(ray, head_address, monkeypatch, error):
+    def init(**settings: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    assert f"cannot be joined: {error}; the token here" in refusal(Run(address=head_address))
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    run = Run(address=head_address, i_know_this_network_is_private=True)
+    assert f"{error}; if it asks for a token, set RAY_AUTH_MODE=token" in refusal(run)
 
 
 def test_a_cluster_without_authentication_is_joined_only_if_one_says_so(ray, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(ConfigError, match="RAY_AUTH_MODE=token"):
-        Run(address="head:6379")
+    ray.is_member = False
+    assert "RAY_AUTH_MODE=token" in refusal(Run(address="head:6379"))

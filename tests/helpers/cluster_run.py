@@ -28,10 +28,21 @@ ENVS = 2
 
 
 class Run:
-    """A pool that was started, and what came of it."""
+    """A pool that was started, and what came of it.
+
+    Args:
+        env: What the actors act in.
+        inference: Servers, if there are any.
+        waits: Until the cluster is joined.
+        settings: Of actors and cluster.
+    """
 
     def __init__(
-        self, env: EnvConfig = LEDGER, inference: InferenceConfig | None = None, **settings: Any
+        self,
+        env: EnvConfig = LEDGER,
+        inference: InferenceConfig | None = None,
+        waits: bool = True,
+        **settings: Any,
     ) -> None:
         known = {field.name for field in dataclasses.fields(ClusterConfig)}
         ours = {name: settings.pop(name) for name in list(settings) if name in known}
@@ -44,6 +55,8 @@ class Run:
         self.network = RECIPE.build()
         self.rows: list[Rows] = []
         self.pool.start(self.network, 0)
+        if waits:
+            self.settle()
 
     def poll(self, times: int = 4) -> list[Rows]:
         """Return the rows of so many rounds, in each of which the fleet looks after its actors."""
@@ -56,6 +69,10 @@ class Run:
                 found.extend(delivery.rows)
         self.rows += found
         return found
+
+    def settle(self) -> None:
+        """Wait until the thread that waits for Ray has nothing to do."""
+        self.fleet._session.later(lambda: None).result(5.0)
 
     def ledger(self) -> Ledger:
         """Return the book of all rows so far, which is without a fault."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,10 @@ class RayError(Exception):
 
 class RayTaskError(RayError):
     """The call itself raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"\x1b[36mTraceback\x1b[39m: {cause!r}")
+        self.cause = cause
 
 
 class RayActorError(RayError):
@@ -82,10 +87,19 @@ class FakeRay:
         self.has_room = True
         self.is_lost = False
         """Whether the next answer is lost on its way."""
-        self.head = "127.0.0.1:1"
+        self.head_answers = threading.Event()
+        self.head_answers.set()
+        self.is_member = True  # so that nobody joins a real cluster
+        self.labels = [{"zone": "b"}, {"zone": "a"}, {}]
 
     def is_initialized(self) -> bool:
-        return True  # so that nobody joins a real cluster
+        return self.is_member
+
+    def init(self, **settings: Any) -> None:
+        self.head_answers.wait()
+
+    def shutdown(self) -> None:
+        self.head_answers.wait()
 
     def remote(self, kind: type) -> Any:
         def make(**options: Any) -> Any:
@@ -133,16 +147,21 @@ class FakeRay:
             value: Any = getattr(actor.body, call.method)(*arguments)
             return actor.answered(asyncio.run(value) if inspect.iscoroutine(value) else value)
         except Exception as error:
-            raise RayTaskError(f"Traceback: {error!r}") from error
+            raise RayTaskError(error) from error
 
     def kill(self, actor: FakeActor, no_restart: bool) -> None:
         assert no_restart
+        self.head_answers.wait()
         actor.is_killed = True
 
     def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_node_id=lambda: self.node, gcs_address=self.head)
+        return SimpleNamespace(get_node_id=lambda: self.node)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Labels": labels} for labels in self.labels]
 
     def cluster_resources(self) -> dict[str, float]:
+        self.head_answers.wait()
         return {"CPU": 2.0}
 
     def available_resources(self) -> dict[str, float]:

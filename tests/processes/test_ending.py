@@ -93,3 +93,20 @@ sys.exit(ending.report(signal.SIGTERM))
 
 def test_without_a_signal_nothing_is_due():
     Ending().check()
+
+
+def test_a_library_that_is_stuck_keeps_no_process_from_its_exit_code():
+    code = (
+        "import atexit, sys\n"
+        "from lrl.processes.ending import ending\n"
+        "atexit.register(input)\n"
+        "ending.skips_libraries = True\n"
+        "print('done', end='')\n"
+        "ending.exit(3)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.wait(20) == 3
+        assert process.stdout.read() == "done"

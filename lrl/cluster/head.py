@@ -1,0 +1,86 @@
+"""What a cluster's head node says of it, and for how long it has said nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from lrl.actors.manager import ActorError
+
+_ASK_SECONDS = 5.0
+_SILENCE_SECONDS = 15.0
+"""After a minute without its head node Ray ends the process, whatever that is doing."""
+
+
+class _News(NamedTuple):
+    total: dict[str, float]
+    free: dict[str, float]
+    nodes: list[dict[str, Any]]
+
+
+class Head:
+    """Asks the head node every few seconds, and waits for no answer.
+
+    Args:
+        ray: The module.
+        later: Lets another thread make a call.
+    """
+
+    def __init__(self, ray: Any, later: Callable[[Callable[[], _News]], Future[_News]]) -> None:
+        self._ray = ray
+        self._later = later
+        self._answer: Future[_News] | None = None
+        self._news: _News | None = None
+        self._asked_at = self._silent_since = 0.0
+
+    def look_after(self, absent_seconds: float) -> None:
+        """Take an answer, or ask.
+
+        Args:
+            absent_seconds: For which nobody looked, so that the head was not silent.
+
+        Raises:
+            ActorError: It has been silent for too long.
+        """
+        now = time.monotonic()
+        if self._answer is None:
+            if now - self._asked_at >= _ASK_SECONDS:
+                self._asked_at = self._silent_since = now
+                self._answer = self._later(self._ask)
+            return
+        self._silent_since += absent_seconds
+        cause = f"it has answered nothing for {now - self._silent_since:.0f} s"
+        if self._answer.done():
+            if (error := self._answer.exception()) is None:
+                self._news, self._answer = self._answer.result(), None
+                return
+            self._answer = self._later(self._ask)
+            cause = f"{type(error).__name__}: {error}"
+        if now - self._silent_since > _SILENCE_SECONDS:
+            raise ActorError(
+                f"the head node of the Ray cluster cannot be reached: {cause}; with another "
+                "one the run goes on from its newest checkpoint (--ckpt_path last)"
+            )
+
+    def room(self, labels: Mapping[str, str]) -> str:
+        """Say how much of what Ray counts is free, and how the nodes are labelled.
+
+        Args:
+            labels: Of which keys.
+        """
+        if self._news is None:
+            return "unknown"
+        total, free, nodes = self._news
+        kinds = [name for name in sorted(total) if ":" not in name and "memory" not in name]
+        parts = [f"{free.get(name, 0.0):g} of {total[name]:g} {name}" for name in kinds]
+        text = ", ".join(parts) or "none"
+        for key in labels:
+            found = sorted({node["Labels"].get(key, "not set") for node in nodes if node["Alive"]})
+            text += f"; of the nodes, {key} is {', '.join(found)}"
+        return text
+
+    def _ask(self) -> _News:
+        ray = self._ray
+        return _News(ray.cluster_resources(), ray.available_resources(), ray.nodes())

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.chaos.figures import FAULTS, Figure, Sizes, faults
+from benchmark.chaos.signals import listen
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.slot import ActorSlot
@@ -169,8 +170,14 @@ def cluster(sizes: Sizes, folder: Path) -> Iterator[Figure]:
         yield _kills(nodes, sizes)
         yield from _lost_nodes(nodes)
         yield _training(nodes, folder)
-        yield _silent_head(nodes, folder)
     yield _slow_path(sizes.count)
+
+
+def head(sizes: Sizes, folder: Path) -> Iterator[Figure]:
+    """Stop the head node's server during runs."""
+    listen()
+    with three_nodes() as nodes:
+        yield _silent_head(nodes, folder)
 
 
 def _kills(nodes: Any, sizes: Sizes) -> Figure:

@@ -21,7 +21,7 @@ from benchmark.chaos import limits as too_little
 from benchmark.chaos.actors import kills, long_soak, stops
 from benchmark.chaos.busy import busy
 from benchmark.chaos.checkpoints import damage_files, kill_writers
-from benchmark.chaos.cluster import cluster
+from benchmark.chaos.cluster import cluster, head
 from benchmark.chaos.configs import GOOD, survey
 from benchmark.chaos.figures import FAULTS, Figure, Sizes, counted, faults, keep, table
 from benchmark.chaos.helpers import helpers
@@ -178,6 +178,7 @@ SCENARIOS: dict[str, tuple[Callable[[Sizes, Path], Iterator[Figure]], Sizes]] = 
     "helpers": (helpers, Sizes(8)),
     "busy": (busy, Sizes(20, timeout=5.0)),
     "cluster": (cluster, Sizes(3, every=5.0)),
+    "head": (head, Sizes()),
     "soak": (long_soak, Sizes(seconds=3600.0, every=10.0)),
 }
 """Each with the sizes of the published figures."""

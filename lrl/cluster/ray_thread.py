@@ -43,8 +43,9 @@ class RayThread:
 
     def end(self) -> None:
         """Let the thread end after the calls that wait."""
-        self._calls.put(None)
-        self._thread = None
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread = None
 
     def _make_calls(self) -> None:
         while (item := self._calls.get()) is not None:

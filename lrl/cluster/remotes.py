@@ -16,7 +16,7 @@ from lrl.cluster.nodes import Nodes, Welcome
 from lrl.cluster.session import Session
 from lrl.cluster.weights import SentWeights
 from lrl.processes.supervised_process import Lives
-from lrl.processes.supervisor import SupervisedConfig
+from lrl.processes.supervisor import SupervisedConfig, refusal
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -290,14 +290,10 @@ class Remotes(ABC):
         remote.calls.clear()
         delay = remote.lives.end(remote.acted_at)
         message = f"{remote} {cause}"
-        if limits.on_failure == "fail":
-            raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
-        is_first = remote.slot.incarnation == self._first.incarnation
-        if raised and not acted and is_first:
-            raise self.error(f"{message}\n(it failed before its first step: not restarted)")
-        if failures := remote.lives.exhausted(limits.max_restarts):
-            budget = f"{limits.section}.max_restarts is {limits.max_restarts}"
-            raise self.error(f"{message}\n({failures}; {budget})")
+        never_acted = not acted and remote.slot.incarnation == self._first.incarnation
+        hopeless = "it failed before its first step" if raised and never_acted else None
+        if reason := refusal(remote.lives, limits, hopeless):
+            raise self.error(f"{message}\n({reason})")
         remote.restart_at = time.monotonic() + delay
         _log.warning("%s; restart %d in %.1f s", message, remote.lives.restarts + 1, delay)
 

@@ -214,7 +214,7 @@ def _own_token() -> dict[str, str]:
 def _take_sigterm_back() -> None:
     """Let Python's handler be called: Ray's own prints the stack and aborts three seconds later."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -31,10 +31,9 @@ class Ending:
         skips_libraries: Whether `exit` keeps libraries from tidying up, one of which is stuck.
     """
 
-    skips_libraries = False
-
     def __init__(self) -> None:
         self.number: int | None = None
+        self.skips_libraries = False
         self._raises = self._holds = self._is_due = self._has_reported = False
 
     def listen(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 from lrl.processes import helpers
 from lrl.processes.child import run_with_stacks
 from lrl.processes.main_module import MAIN_GUARD, check_main_guard, without_missing_main
-from lrl.processes.supervised_process import SupervisedProcess, end
+from lrl.processes.supervised_process import Lives, SupervisedProcess, end
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -63,6 +63,23 @@ def check_supervision(config: SupervisedConfig) -> None:
             f"{config.section}.timeout_seconds must be at least 1 (signs of life come every 0.1 "
             f"s), got {config.timeout_seconds}"
         )
+
+
+def refusal(lives: Lives, limits: SupervisedConfig, hopeless: str | None) -> str:
+    """Say why there is no restart after a death; empty if there is one.
+
+    Args:
+        lives: The deaths.
+        limits: How many may be.
+        hopeless: Why the next life would end as this one; None if it need not.
+    """
+    if limits.on_failure == "fail":
+        return f"{limits.section}.on_failure is 'fail'"
+    if hopeless:
+        return f"{hopeless}: not restarted"
+    if failures := lives.exhausted(limits.max_restarts):
+        return f"{failures}; {limits.section}.max_restarts is {limits.max_restarts}"
+    return ""
 
 
 def check_at_least(config: HasSection, **minima: int) -> None:
@@ -241,15 +258,9 @@ class Supervisor(ABC, Generic[H]):
         handle.ended_at = time.monotonic()
         self._after_death(handle)
         delay = handle.lives.end(handle.acted_at)
-        message = f"{handle.name} (pid {handle.process.pid}) {cause}"
-        limits = self._limits
-        if limits.on_failure == "fail":
-            raise self.error(f"{message}\n({limits.section}.on_failure is 'fail')")
-        if reason := self._reason_to_give_up(handle):
-            raise self.error(f"{message}\n({reason}: not restarted)")
-        if failures := handle.lives.exhausted(limits.max_restarts):
-            budget = f"{limits.section}.max_restarts is {limits.max_restarts}"
-            raise self.error(f"{message}\n({failures}; {budget})")
+        message, limits = f"{handle.name} (pid {handle.process.pid}) {cause}", self._limits
+        if reason := refusal(handle.lives, limits, self._reason_to_give_up(handle)):
+            raise self.error(f"{message}\n({reason})")
         handle.restart_at = time.monotonic() + delay
         _log.warning("%s; restart %d in %.1f s", message, handle.lives.restarts + 1, delay)
 

@@ -106,7 +106,7 @@ class Fleet:
             if not waiting:
                 time.sleep(min(timeout, _LOOK_SECONDS))
                 return
-            # Whoever takes the first alone comes back to those that it has left for longest.
+            # Who takes only the first has those next that waited longest.
             ready = self._ready(list(waiting), timeout)
             for call in sorted(ready, key=lambda call: waiting[call][1].since):
                 part, remote = waiting[call]

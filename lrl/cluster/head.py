@@ -11,7 +11,7 @@ from lrl.actors.manager import ActorError
 
 _ASK_SECONDS = 5.0
 _SILENCE_SECONDS = 15.0
-"""After a minute without its head node Ray ends the process, whatever that is doing."""
+"""After these it is lost; after a minute Ray itself ends the process, whatever that is doing."""
 
 
 class _News(NamedTuple):
@@ -26,9 +26,13 @@ class Head:
     Args:
         ray: The module.
         later: Lets another thread make a call.
+
+    Attributes:
+        is_lost: Whether it was silent for too long.
     """
 
     def __init__(self, ray: Any, later: Callable[[Callable[[], _News]], Future[_News]]) -> None:
+        self.is_lost = False
         self._ray = ray
         self._later = later
         self._answer: Future[_News] | None = None
@@ -39,7 +43,7 @@ class Head:
         """Take an answer, or ask.
 
         Args:
-            absent_seconds: For which nobody looked, so that the head was not silent.
+            absent_seconds: For which nobody looked, and which count as no silence.
 
         Raises:
             ActorError: It has been silent for too long.
@@ -59,6 +63,7 @@ class Head:
             self._answer = self._later(self._ask)
             cause = f"{type(error).__name__}: {error}"
         if now - self._silent_since > _SILENCE_SECONDS:
+            self.is_lost = True
             raise ActorError(
                 f"the head node of the Ray cluster cannot be reached: {cause}; with another "
                 "one the run goes on from its newest checkpoint (--ckpt_path last)"

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class RayThread:
-    """Makes one call after the other, so that nobody has to wait for them.
+    """Makes one call after the other, so that nobody has to wait for them longer than they like.
 
     Where a head node is silent, Ray's calls return late or never, and Python handles no signal
     while its main thread is in one. The thread lives as long as the membership of a cluster: the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from abc import ABC, abstractmethod
@@ -46,7 +47,7 @@ class Remote:
     since: float = field(default_factory=time.monotonic)
     """When it last answered, or was asked something while it had nothing to do."""
     launched_at: float = field(default_factory=time.monotonic)
-    warned_at: float = field(default_factory=time.monotonic)
+    warned_at: float = -math.inf
     acted_at: float | None = None
     restart_at: float = 0.0
     welcome: Welcome | None = None
@@ -241,7 +242,7 @@ class Remotes(ABC):
 
     def _successor(self, remote: Remote, slot: ActorSlot) -> Remote:
         fresh = self._launch(remote.index, slot)
-        fresh.lives, fresh.past = remote.lives, remote.past
+        fresh.lives, fresh.past, fresh.warned_at = remote.lives, remote.past, remote.warned_at
         return fresh
 
     def _welcome(self, remote: Remote, welcome: Welcome) -> None:

@@ -32,7 +32,7 @@ _JOIN_SECONDS = 20.0
 _START_SECONDS = 120.0
 _LEAVE_SECONDS = 10.0
 _TOKEN_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
-# What Ray leaves goes when the learner is gone, however it went, and Ray has had time to end.
+# Removes Ray's folder once the learner is gone, however it went, and Ray has had time to end.
 _TIDY = 'read -r _; sleep "$1"; rm -rf "$0"'
 
 
@@ -95,12 +95,12 @@ class Session:
 
     def join(self) -> None:
         """Begin to join the cluster, or to start one; `leave` follows in any case."""
-        seconds = _START_SECONDS if self.config.address is None else _JOIN_SECONDS
-        self._give_up_at = time.monotonic() + seconds
+        self._patience = _START_SECONDS if self.config.address is None else _JOIN_SECONDS
+        self._give_up_at = time.monotonic() + self._patience
         self._joining = self.later(self._join)
 
     def has_joined(self, timeout: float) -> bool:
-        """Wait for it.
+        """Return whether this process is in the cluster; wait for it for so many seconds at most.
 
         Raises:
             ConfigError: There is no cluster at the address, or it has no authentication.
@@ -113,32 +113,30 @@ class Session:
         except futures.TimeoutError as error:
             if time.monotonic() > self._give_up_at:
                 self._give_up()
-                raise ConfigError(self._failure("no head node of Ray answers there")) from error
+                raise ConfigError(self._failure(f"it took over {self._patience:g} s")) from error
         finally:
             _take_sigterm_back()
         return self._has_joined
 
     def leave(self) -> None:
-        """Leave it again, which ends the actors that were started from here; idempotent.
-
-        A cluster whose head node is silent is left without its knowledge.
-        """
+        """Leave it again, which ends the actors that were started from here; idempotent."""
+        seconds = 0.0 if self.head.is_lost else _LEAVE_SECONDS
         try:
-            self._thread.within(_LEAVE_SECONDS, self._undo.close)
+            self._thread.within(seconds, self._undo.close)
+            self._thread.end()
         except BaseException as error:
             self._give_up()
             if not isinstance(error, futures.TimeoutError):
                 raise
-            _log.warning(
-                "the Ray cluster has not let this process go within %g s, which ends without it",
-                _LEAVE_SECONDS,
-            )
-        self._thread.end()
+            if not self.head.is_lost:
+                _log.warning("Ray has not left the cluster within %g s; nobody waits", seconds)
 
     def _give_up(self) -> None:
-        """Wait for Ray no longer, nor when the process ends, which it might make a crash."""
+        """Wait for Ray no longer, neither now nor when the process ends, which could crash it."""
         atexit.unregister(self.ray.shutdown)
         ending.skips_libraries = True
+        self.later(self._undo.close)  # should Ray come back
+        self._thread.end()
         self._undo, self._thread = contextlib.ExitStack(), RayThread()
 
     def _join(self) -> None:
@@ -173,7 +171,10 @@ class Session:
         advice = f"if it asks for a token, set {_TOKEN_MODE}=token here, too"
         if _has_tokens():
             advice = f"the token here has to be that of its nodes ({_TOKEN} or ~/.ray/auth_token)"
-        return f"data.cluster.address {address} cannot be joined: {cause}; {advice}"
+        return (
+            f"data.cluster.address {address} cannot be joined: {cause}; a head node of Ray has to "
+            f"listen there, and {advice}"
+        )
 
     def _own(self, undo: contextlib.ExitStack) -> dict[str, Any]:
         config = self.config
@@ -219,7 +220,7 @@ def _take_sigterm_back() -> None:
 
 @contextlib.contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for Ray, which sets one more itself."""
+    """Set variables of the environment for Ray, which sets RAY_AUTH_MODE itself."""
     before = {name: os.environ.get(name) for name in (*values, _TOKEN_MODE)}
     os.environ.update(values)
     try:

@@ -21,8 +21,7 @@ from concurrent import futures
 from typing import Any
 
 from lrl.cluster.config import ClusterConfig
-from lrl.cluster.head import Head
-from lrl.cluster.ray_thread import RayThread
+from lrl.cluster.head import Head, RayThread
 from lrl.processes.ending import ending
 from lrl.types import ConfigError
 

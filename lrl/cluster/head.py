@@ -45,14 +45,6 @@ class RayThread:
         self._calls.put((future, call))
         return future
 
-    def within(self, seconds: float, call: Callable[[], T]) -> T:
-        """Return what a call returns, and raise what it raises.
-
-        Raises:
-            concurrent.futures.TimeoutError: It has not returned by then; it goes on.
-        """
-        return self.later(call).result(seconds)
-
     def end(self) -> None:
         """Let the thread end after the calls that wait."""
         if self._thread is not None:

@@ -121,7 +121,7 @@ class Session:
         """Leave it again, which ends the actors that were started from here; idempotent."""
         seconds = 0.0 if self.head.is_lost else _LEAVE_SECONDS
         try:
-            self._thread.within(seconds, self._undo.close)
+            self._thread.later(self._undo.close).result(seconds)
             self._thread.end()
         except BaseException as error:
             self._give_up()

@@ -13,6 +13,9 @@ from lrl.networks.encoders import Encoder
 from lrl.parts.recipe import Recipe
 from lrl.types import Column, ConfigError, Observation, leaves_of, whole_of
 
+_MANY = 1000
+"""Categories from which a run says that one-hot numbers cost much."""
+
 
 def build_encoder(recipe: Recipe, columns: Mapping[str, Column]) -> Encoder:
     """Build the encoder of observations that have these columns.
@@ -54,6 +57,12 @@ class OneHot(Encoder):
         found = {name: column for name, column in columns.items() if column.categories}
         self._names = list(found)
         self._numbers = nn.ModuleList(_Numbered(column) for column in found.values())
+        total = sum(sum(column.categories) for column in found.values())
+        if total >= _MANY:
+            self.choice = (
+                f"{total} categories as one-hot numbers (an EmbeddingEncoder looks them up at less "
+                "cost)"
+            )
 
     @override
     def encode(self, observation: Observation) -> Tensor:

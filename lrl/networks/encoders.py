@@ -106,7 +106,7 @@ class ConvEncoder(Encoder):
     """Convolutions with ReLU and without padding, then at most one fully connected layer.
 
     Args:
-        observation_shape: (channels, height, width).
+        observation_shape: (channels, height, width), or (frames, channels, height, width).
         layers: Channels, kernel size and stride of each convolution.
         hidden_size: Units of the fully connected layer, the number of features; null leaves it
             out, for heads that have a hidden layer of their own.
@@ -127,8 +127,8 @@ class ConvEncoder(Encoder):
         noisy_sigma: float = 0.5,
     ) -> None:
         super().__init__()
-        _check_image(observation_shape, type(self).__name__, _smallest_side(layers))
-        channels = [observation_shape[0], *(layer[0] for layer in layers)]
+        shape = _image_shape(observation_shape, type(self).__name__, _smallest_side(layers))
+        channels = [shape[0], *(layer[0] for layer in layers)]
         modules: list[nn.Module] = []
         for (inputs, outputs), (_, kernel, stride) in zip(pairwise(channels), layers, strict=True):
             modules.append(nn.Conv2d(inputs, outputs, kernel, stride))
@@ -136,14 +136,14 @@ class ConvEncoder(Encoder):
                 modules.append(nn.GroupNorm(1, outputs))
             modules.append(nn.ReLU())
         self.convolutions = nn.Sequential(*modules, nn.Flatten())
-        flat = _num_outputs(self.convolutions, observation_shape)
+        flat = _num_outputs(self.convolutions, shape)
         sigma = noisy_sigma if noisy else None
         self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
         self.num_features = hidden_size or flat
 
     @override
     def encode(self, observation: Tensor) -> Tensor:
-        return self.dense(self.convolutions(observation))
+        return self.dense(self.convolutions(observation.flatten(1, -3)))
 
 
 class NatureEncoder(ConvEncoder):
@@ -153,7 +153,8 @@ class NatureEncoder(ConvEncoder):
     connected layer, all with ReLU. An 84x84 input gives 3136 values before that layer.
 
     Args:
-        observation_shape: (frames, height, width), at least 36 pixels high and wide.
+        observation_shape: (frames, height, width), or (frames, channels, height, width), at least
+            36 pixels high and wide.
         hidden_size: Units of the fully connected layer, the number of features; null leaves it
             out, for heads that have a hidden layer of their own.
         layer_norm: Normalise each layer over channels and pixels before its ReLU.
@@ -180,7 +181,7 @@ class ImpalaEncoder(Encoder):
     with 16, 32 and 32 channels.
 
     Args:
-        observation_shape: (frames, height, width).
+        observation_shape: (frames, height, width), or (frames, channels, height, width).
         width: Multiplies the channels (2 in Schmidt and Schmied 2021, arXiv:2111.10247).
         spectral_norm: Divide the residual blocks' convolutions by their largest singular value
             (Gogianu et al. 2021, arXiv:2105.05246).
@@ -207,11 +208,11 @@ class ImpalaEncoder(Encoder):
         noisy_sigma: float = 0.5,
     ) -> None:
         super().__init__()
-        _check_image(observation_shape, "ImpalaEncoder", 8)
+        shape = _image_shape(observation_shape, "ImpalaEncoder", 8)
         for name, value in (("width", width), ("pool_size", pool_size)):
             if value is not None and value < 1:
                 raise ConfigError(f"encoder.{name} must be at least 1, got {value}")
-        channels = [observation_shape[0], 16 * width, 32 * width, 32 * width]
+        channels = [shape[0], 16 * width, 32 * width, 32 * width]
         sections = [_impala_section(*pair, spectral_norm) for pair in pairwise(channels)]
         if layer_norm and hidden_size is None:
             raise ConfigError(
@@ -220,14 +221,14 @@ class ImpalaEncoder(Encoder):
             )
         pool = [nn.AdaptiveMaxPool2d(pool_size)] if pool_size else []
         self.convolutions = nn.Sequential(*sections, nn.ReLU(), *pool, nn.Flatten())
-        flat = _num_outputs(self.convolutions, observation_shape)
+        flat = _num_outputs(self.convolutions, shape)
         sigma = noisy_sigma if noisy else None
         self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
         self.num_features = hidden_size or flat
 
     @override
     def encode(self, observation: Tensor) -> Tensor:
-        return self.dense(self.convolutions(observation))
+        return self.dense(self.convolutions(observation.flatten(1, -3)))
 
 
 class ResidualBlock(nn.Module):
@@ -280,9 +281,9 @@ def _impala_section(inputs: int, outputs: int, spectral_norm: bool) -> nn.Sequen
 
 
 @torch.no_grad()
-def _num_outputs(network: nn.Module, observation_shape: tuple[int, ...]) -> int:
+def _num_outputs(network: nn.Module, image_shape: tuple[int, ...]) -> int:
     network.eval()  # spectral normalisation would take a step
-    count = network(torch.zeros(1, *observation_shape)).shape[1]
+    count = network(torch.zeros(1, *image_shape)).shape[1]
     network.train()
     return count
 
@@ -310,10 +311,13 @@ def _check_array(observation_shape: Any, name: str) -> None:
         )
 
 
-def _check_image(observation_shape: tuple[int, ...], name: str, side: int) -> None:
+def _image_shape(observation_shape: tuple[int, ...], name: str, side: int) -> tuple[int, ...]:
+    """Return (channels, height, width), where those of stacked frames count together."""
     _check_array(observation_shape, name)
-    if len(observation_shape) != 3 or min(observation_shape[1:]) < side:
+    if len(observation_shape) not in (3, 4) or min(observation_shape[-2:]) < side:
         raise ConfigError(
-            f"encoder: {name} needs observations of shape (channels, height, width), at least "
-            f"{side} pixels a side, got {observation_shape}; use MLPEncoder or your own"
+            f"encoder: {name} needs observations of shape (channels, height, width), or a stack of "
+            f"them, at least {side} pixels a side, got {observation_shape}; use MLPEncoder or your "
+            "own"
         )
+    return (prod(observation_shape[:-2]), *observation_shape[-2:])

@@ -91,15 +91,18 @@ def usual_encoder(name: str, column: Column) -> Callable[..., Encoder]:
     shape = column.stacked_shape
     if sum(column.categories) >= _EMBEDDED_FROM:
         return EmbeddingEncoder
-    if column.categories or len(shape) < 3 or (len(shape) == 3 and min(shape[1:]) < 3):
-        return functools.partial(MLPEncoder, hidden_sizes=(64,))
-    if len(shape) > 3 or shape[2] <= 4 < min(shape[:2]):
+    layer = functools.partial(MLPEncoder, hidden_sizes=(64,))
+    if column.categories or len(shape) < 3:
+        return layer
+    if len(column.shape) > 3 or shape[-1] <= 4 < min(shape[-3:-1]):
         raise ConfigError(
             f"observations: the leaf {name!r} has the shape {shape}, but images need (channels, "
             "height, width): change it in a wrapper of env.wrappers, or name an encoder of your "
             f"own for it in encoder.encoders"
         )
-    side = min(shape[1:])
+    side = min(shape[-2:])
+    if side < 3:
+        return layer
     if side >= _NATURE_FROM:
         return functools.partial(NatureEncoder, hidden_size=None)
     layers = ((16, 3, 1), (32, 3, 1))[: 2 if side >= 5 else 1]

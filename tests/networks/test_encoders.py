@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+import lrl.networks
 from lrl.networks import ConvEncoder, Encoder, ImpalaEncoder, MLPEncoder, NatureEncoder
 from lrl.networks.encoders import scaled
 from lrl.networks.layers import NoisyLinear
@@ -42,6 +43,16 @@ def test_bytes_are_scaled_whatever_their_layout(shape):
             found = scaled(frames, takes_channels_last=True)
         assert found.is_contiguous()
         assert found.equal(expected)
+
+
+@pytest.mark.parametrize("name", ["NatureEncoder", "ImpalaEncoder"])
+def test_stacked_colours_count_together(name):
+    torch.manual_seed(0)
+    stacked = getattr(lrl.networks, name)((4, 3, 40, 40))
+    torch.manual_seed(0)
+    flat = getattr(lrl.networks, name)((12, 40, 40))
+    frames = torch.randint(0, 256, (2, 4, 3, 40, 40), dtype=torch.uint8)
+    torch.testing.assert_close(stacked(frames), flat(frames.flatten(1, 2)))
 
 
 def test_an_encoder_of_your_own_gets_frames_as_they_lie():

@@ -158,6 +158,10 @@ def test_an_ignored_leaf_costs_nothing():
         (Column("uint8", (84, 84), stack=4), functools.partial(NatureEncoder, hidden_size=None)),
         (Column("uint8", (3, 36, 36)), functools.partial(NatureEncoder, hidden_size=None)),
         (
+            Column("uint8", (3, 48, 48), stack=4),
+            functools.partial(NatureEncoder, hidden_size=None),
+        ),
+        (
             Column("bool", (4, 10, 10)),
             functools.partial(ConvEncoder, layers=((16, 3, 1), (32, 3, 1)), hidden_size=None),
         ),
@@ -178,11 +182,26 @@ def test_the_usual_encoder_of_a_leaf(column: Column, expected: Any):
     assert Recipe.of(usual_encoder("a", column)) == Recipe.of(expected)
 
 
-@pytest.mark.parametrize("column", [Column("uint8", (84, 84, 3)), Column("uint8", (3, 8, 8), 4)])
+@pytest.mark.parametrize(
+    "column",
+    [
+        Column("uint8", (84, 84, 3)),
+        Column("uint8", (84, 84, 1)),
+        Column("uint8", (84, 84, 3), stack=4),
+        Column("uint8", (2, 3, 8, 8)),
+    ],
+)
 def test_images_in_another_order_of_axes_need_an_encoder_of_their_own(column: Column):
     with pytest.raises(ConfigError, match=r"the leaf 'eye' .* \(channels, height, width\)"):
         MultiEncoder({"eye": column})
     assert MultiEncoder({"eye": column}, {"eye": MLPEncoder}).num_features == 256
+
+
+@pytest.mark.parametrize(("count", "says"), [(999, ""), (1000, "1000 categories as one-hot")])
+def test_many_categories_as_one_hot_numbers_are_told(count: int, says: str):
+    encoder = build_encoder(Recipe.of(MLPEncoder), {"": Column("int16", categories=(count,))})
+    assert encoder.choice.startswith(says)
+    assert bool(encoder.choice) == bool(says)
 
 
 def test_what_it_chose_is_told():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import time
 from collections.abc import Callable
@@ -247,7 +246,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
         if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
-            sampler.minimum_of_ranks = functools.partial(minimum_of_ranks, self._trainer())
+            sampler.minimum_of_ranks = minimum_of_ranks()
         on_gpu = self._trainer().strategy.root_device.type == "cuda"
         return Replay(
             spec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -50,7 +51,7 @@ def check_machine(
         actors: Their rings are counted.
         streams: Environments whose rows the replay holds.
         inference: Slots of requests are counted.
-        replay: Counted where it lies in the memory of the host; None if the experience is another.
+        replay: What of it lies in the memory of the host; None if the experience is another.
         sampler: What it keeps per row.
         ranks: Learner processes on this machine, each with actors and a replay of its own.
 
@@ -92,10 +93,12 @@ def _check_memory(
             f"shared memory, but {format_bytes(share)} are available: lower it, or "
             f"actors.chunk_rows {actors.chunk_rows} or chunks_per_actor {actors.chunks_per_actor}"
         )
-    if replay is not None and replay.device == "cpu":
+    if replay is not None:
         whose = f" for each of {ranks} ranks" if ranks > 1 else ""
-        file, rows = replay.memory_map, replay.capacity
-        check_memory(spec, rows, streams, sampler, "cpu", file, share, shared, whose)
+        file, rows, where = replay.memory_map, replay.capacity, "cpu"
+        if replay.device != "cpu":  # what lies there is counted when it is allocated
+            spec, where = dataclasses.replace(spec, observation={}), "cpu beside the frames' GPU"
+        check_memory(spec, rows, streams, sampler, where, file, share, shared, whose)
 
 
 def descriptors_needed(actors: ActorConfig, inference: InferenceConfig | None) -> int:

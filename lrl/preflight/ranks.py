@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ParallelStrategy
+from torch import distributed
 
 from lrl.types import ConfigError
 
@@ -104,29 +105,37 @@ def leave_ranks_at_exit() -> None:
 
     With gloo, torch may abort a process that still holds on to them; Lightning lets go of NCCL's.
     """
-    group = torch.distributed
-    if group.is_available() and group.is_initialized() and group.get_backend() == "gloo":
+    is_one = distributed.is_available() and distributed.is_initialized()
+    if is_one and distributed.get_backend() == "gloo":
         atexit.unregister(_leave_ranks)
         atexit.register(_leave_ranks)
 
 
 def _leave_ranks() -> None:
-    if torch.distributed.is_initialized():  # the script may have done it
-        torch.distributed.destroy_process_group()
+    if distributed.is_initialized():  # the script may have done it
+        distributed.destroy_process_group()
 
 
-def minimum_of_ranks(trainer: L.Trainer, number: float) -> float:
-    """Return the smallest of all ranks' numbers; all of them have to ask."""
-    return _reduced(trainer, [number], "min")[0]
+def minimum_of_ranks() -> Callable[[float], float]:
+    """Return what finds the smallest of all ranks' numbers; all of them have to ask.
+
+    The question goes from host to host: through NCCL it would wait for all work of the GPUs.
+    """
+    over_hosts = (
+        None if distributed.get_backend() == "gloo" else distributed.new_group(backend="gloo")
+    )
+
+    def minimum(number: float) -> float:
+        mine = torch.tensor(number, dtype=torch.float64)
+        distributed.all_reduce(mine, distributed.ReduceOp.MIN, over_hosts)
+        return float(mine)
+
+    return minimum
 
 
 def sum_of_ranks(trainer: L.Trainer, numbers: Sequence[float]) -> list[float]:
     """Return the sums of all ranks' numbers; all of them have to ask."""
-    return _reduced(trainer, numbers, "sum")
-
-
-def _reduced(trainer: L.Trainer, numbers: Sequence[float], operation: str) -> list[float]:
     if trainer.world_size == 1:  # whose device may know no float64
         return [float(number) for number in numbers]
     mine = torch.tensor(numbers, dtype=torch.float64, device=trainer.strategy.root_device)
-    return torch.as_tensor(trainer.strategy.reduce(mine, reduce_op=operation)).tolist()
+    return torch.as_tensor(trainer.strategy.reduce(mine, reduce_op="sum")).tolist()

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,11 +90,12 @@ def test_a_replay_that_does_not_fit_is_told_the_largest_that_does(monkeypatch):
     assert 0.999e8 < shared + stored <= 1e8
 
 
-def test_frames_in_a_file_are_not_counted(monkeypatch):
+def test_frames_in_a_file_or_on_a_gpu_are_not_counted(monkeypatch):
     monkeypatch.setattr(machine, "available_bytes", lambda: 10_000_000)
     actors = ActorConfig(num_actors=0, envs_per_actor=4)
-    for memory_map, fits in ((None, 1400), ("folder", 1_000_000)):
-        replay = ReplayConfig(fits, batch_size=32, memory_map=memory_map)
+    elsewhere: Any = ({"memory_map": "folder"}, 1_000_000), ({"device": "cuda"}, 1_000_000)
+    for settings, fits in (({}, 1400), *elsewhere):
+        replay = ReplayConfig(fits, batch_size=32, **settings)
         check_machine(ATARI, actors, 4, None, replay, UNIFORM)
         too_large = dataclasses.replace(replay, capacity=2 * fits)
         with pytest.raises(ConfigError, match="rows fit"):

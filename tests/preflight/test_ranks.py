@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
+from torch import distributed
 
 from lrl.preflight.ranks import check_strategy, minimum_of_ranks, sum_of_ranks
 from lrl.types import ConfigError
@@ -44,4 +45,21 @@ def test_one_rank_asks_no_device():
     """Some know no float64."""
     alone: Any = SimpleNamespace(world_size=1)
     assert sum_of_ranks(alone, [3, 0.5]) == [3.0, 0.5]
-    assert minimum_of_ranks(alone, 0.25) == 0.25
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_the_smallest_of_all_ranks_is_asked_from_host_to_host(monkeypatch, tmp_path, backend):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        made = []
+        new_group = distributed.new_group
+        monkeypatch.setattr(distributed, "get_backend", lambda *group: backend)
+        monkeypatch.setattr(
+            distributed, "new_group", lambda **how: made.append(how) or new_group(**how)
+        )
+        assert minimum_of_ranks()(0.1) == 0.1
+        assert made == ([] if backend == "gloo" else [{"backend": "gloo"}])
+    finally:
+        distributed.destroy_process_group()

@@ -15,7 +15,7 @@ from lrl.actors.actor import BehaviourPolicy, Decision
 from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.networks.layers import NoisyLinear
-from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, write_vector
+from lrl.networks.q_network import NetworkRecipe, QNetwork, read_vector, vector_size, weights_of
 from lrl.transport import Weights, WeightStore
 from lrl.types import Column, Memory, Observation, leaves_of, map_leaves
 
@@ -93,9 +93,7 @@ def _toggle(modules: list[dict[str, Any]]) -> None:
 
 def publish_weights(network: QNetwork, store: WeightStore, version: int) -> None:
     """Copy a network's weights and buffers into the store, as its latest version."""
-    vector = torch.empty(store.num_parameters, dtype=torch.float32)
-    write_vector(network, vector)
-    store.publish(vector.numpy(), version)
+    store.publish(weights_of(network).numpy(), version)
 
 
 class SubscribedPolicy(BehaviourPolicy):

@@ -111,8 +111,10 @@ class NonFiniteGuard(L.Callback, GuardsLosses):
     @override
     def check_weights(self, network: nn.Module, learner_step: int) -> None:
         self.check_pending(learner_step)
-        for name, parameter in network.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
+        parameters = dict(network.named_parameters())
+        found = torch.stack([torch.isfinite(each).all() for each in parameters.values()])
+        for name, is_finite in zip(parameters, found.tolist(), strict=True):  # in one copy
+            if not is_finite:
                 raise NonFiniteLossError(
                     f"the weights {name} are not finite at learner step {learner_step}, and are "
                     f"not saved{self._kept()}. {_ADVICE}"

@@ -23,6 +23,7 @@ from lrl.callbacks.feedback import WeightSync
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.rollout_statistics import mean
+from lrl.parts.device_copies import floats_of
 from lrl.preflight.ranks import sum_of_ranks
 from lrl.preflight.settings import is_logging_step
 from lrl.video.tensorboard import EpisodeVideo
@@ -153,7 +154,7 @@ class Throughput(L.Callback):
         assert dataset.pool is not None
         pool, rollout = dataset.pool.counts(), dataset.rollout
         module: Any = pl_module
-        metrics = {name: float(value) for name, value in module.statistics.items()}
+        metrics = floats_of(module.statistics)
         metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
         data = datamodule_of(trainer)
         if data.pool is None:

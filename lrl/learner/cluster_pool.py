@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from typing_extensions import override
 
 from lrl.actors.config import ActorConfig
@@ -21,7 +20,7 @@ from lrl.envs import EnvConfig
 from lrl.inference.config import InferenceConfig
 from lrl.learner.actor_pools import ActorPool, Delivery, Episode, PoolCounts, gap_of
 from lrl.networks import NetworkRecipe, QNetwork
-from lrl.networks.q_network import vector_size, write_vector
+from lrl.networks.q_network import weights_of
 from lrl.types import EnvSpec, Rows
 
 _TURN_SECONDS = 0.02
@@ -75,9 +74,7 @@ class ClusterPool(ActorPool):
 
     @override
     def publish(self, network: QNetwork, version: int) -> None:
-        vector = torch.empty(vector_size(network), dtype=torch.float32)
-        write_vector(network, vector)
-        self.fleet.publish(vector.numpy(), version)
+        self.fleet.publish(weights_of(network).numpy(), version)
 
     @override
     def check(self) -> None:

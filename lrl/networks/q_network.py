@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -147,25 +147,25 @@ class NetworkRecipe:
 
 
 def vector_size(network: nn.Module) -> int:
-    """Return how many numbers `write_vector` writes."""
+    """Return how many numbers `weights_of` holds."""
     return sum(tensor.numel() for tensor in network.state_dict().values())
 
 
 @torch.no_grad()
-def write_vector(network: nn.Module, out: Tensor) -> None:
-    """Copy all weights and buffers into a flat float32 vector, in the order of the state dict."""
-    for tensor, part in _parts(network, out):
-        part.copy_(tensor.reshape(-1))
+def weights_of(network: nn.Module) -> Tensor:
+    """Copy all weights and buffers into a flat float32 vector, in the order of the state dict.
+
+    It is on the host: from a GPU they come in one copy.
+    """
+    parts = [tensor.reshape(-1).float() for tensor in network.state_dict().values()]
+    return torch.cat(parts).cpu()
 
 
 @torch.no_grad()
 def read_vector(network: nn.Module, vector: Tensor) -> None:
-    """Set all weights and buffers from what `write_vector` wrote."""
-    for tensor, part in _parts(network, vector):
-        tensor.copy_(part.view(tensor.shape))
-
-
-def _parts(network: nn.Module, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Set all weights and buffers from what `weights_of` returned."""
     tensors = list(network.state_dict().values())
     # `split` raises if the vector has another size.
-    return zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True)
+    parts = vector.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))

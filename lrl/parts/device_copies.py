@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,22 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def floats_of(values: Mapping[str, Tensor | float]) -> dict[str, float]:
+    """Return scalars as numbers of the host; those of a GPU come in one copy.
+
+    Example:
+        >>> floats_of({"loss": torch.tensor(0.5), "epsilon": 1})
+        {'loss': 0.5, 'epsilon': 1.0}
+    """
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    there = [name for name, tensor in tensors.items() if tensor.is_cuda]
+    copied: dict[str, float] = {}
+    if there:
+        stacked = torch.stack([tensors[name].detach().float().reshape(()) for name in there])
+        copied = dict(zip(there, stacked.tolist(), strict=True))
+    return {n: copied[n] if n in copied else float(value) for n, value in values.items()}
 
 
 @dataclass(frozen=True)

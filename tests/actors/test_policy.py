@@ -11,7 +11,7 @@ from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
 from lrl.learner.dqn import DQN
 from lrl.networks import NatureEncoder, QNetwork
-from lrl.networks.q_network import vector_size, write_vector
+from lrl.networks.q_network import vector_size, weights_of
 from lrl.transport import WeightStore
 from lrl.types import EnvSpec
 
@@ -24,8 +24,7 @@ class Learner:
         self.store = WeightStore(vector_size(agent.online))
 
     def publish(self, version: int) -> None:
-        vector = torch.empty(vector_size(self.agent.online))
-        write_vector(self.agent.online, vector)
+        vector = weights_of(self.agent.online)
         self.store.publish(vector.numpy(), version)
 
     def q(self, observation: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from lrl.cluster.remote_server import RemoteServer, RemoteServerPlan
 from lrl.inference.config import InferenceConfig
 from lrl.inference.manager import InferenceError
 from lrl.networks import GRUCore, QNetwork
-from lrl.networks.q_network import vector_size, write_vector
+from lrl.networks.q_network import weights_of
 from lrl.parts.recipe import Recipe
 
 INFERENCE = InferenceConfig(max_batch_delay_seconds=0.001)
@@ -164,8 +164,7 @@ def network():
 
 
 def serving(network: QNetwork, delay: float) -> RemoteServer:
-    vector = torch.empty(vector_size(network))
-    write_vector(network, vector)
+    vector = weights_of(network)
     server = RemoteServer()
     server.begin(RemoteServerPlan(RECIPE_WITH_MEMORY, 3, delay, "cpu", 1, 5), vector.numpy(), 4)
     return server

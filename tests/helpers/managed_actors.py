@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
@@ -19,7 +18,7 @@ from lrl.actors.policy import LocalPolicyFactory
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_spec
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
-from lrl.networks.q_network import vector_size, write_vector
+from lrl.networks.q_network import vector_size, weights_of
 from lrl.parts.recipe import Recipe
 from lrl.schedules import Constant
 from lrl.transport import ChunkQueue, WeightStore
@@ -44,8 +43,7 @@ class Learner:
         recipe = NetworkRecipe(spec, encoder, Recipe.of(ScalarHead))
         self.network = recipe.build()
         self.store = WeightStore(vector_size(self.network))
-        vector = torch.empty(vector_size(self.network))
-        write_vector(self.network, vector)
+        vector = weights_of(self.network)
         self.store.publish(vector.numpy(), VERSION)
         self.queue = ChunkQueue()
         self.slot = ActorSlot(3, num_actors=config.num_actors, envs_per_actor=config.envs_per_actor)

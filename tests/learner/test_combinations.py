@@ -32,7 +32,7 @@ from lrl.networks import (
     QuantileHead,
     ScalarHead,
 )
-from lrl.networks.q_network import read_vector, vector_size, write_vector
+from lrl.networks.q_network import read_vector, weights_of
 from lrl.types import Batch, EnvSpec
 
 ENCODER = functools.partial(MLPEncoder, hidden_sizes=(8,))
@@ -237,8 +237,7 @@ def test_checkpoint_round_trip(combination: Combination, tiny_spec: EnvSpec):
 def test_an_actor_has_the_same_values_as_the_learner(combination: Combination, tiny_spec: EnvSpec):
     agent = combination.build(tiny_spec)
     step(agent, random_batch())
-    vector = torch.empty(vector_size(agent.online))
-    write_vector(agent.online, vector)
+    vector = weights_of(agent.online)
     actor = agent.network_recipe.build()
     read_vector(actor, vector)
     observation = torch.randn(5, 2)

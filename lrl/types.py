@@ -471,9 +471,17 @@ class AnyBatch:
         """Return the tensors that there are, by field, or by field and leaf."""
         return _columns_of(self)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+    def to(self, device: torch.device | str) -> Self:
         """Return the batch on a device, but for what stays on the host."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self.sent(lambda columns: {n: tensor.to(device) for n, tensor in columns.items()})
+
+    def sent(self, function: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Self:
+        """Return the batch with what a function makes of the columns that a device needs."""
+        columns = self.columns()
+        wanted = {n: c for n, c in columns.items() if n not in self._on_host}
+        names = dict.fromkeys(name.partition(".")[0] for name in wanted)
+        found = function(wanted)
+        return type(self)(**{**vars(self), **{name: leaves_from(name, found) for name in names}})
 
     def split(self, size: int) -> list[Self]:
         """Return the parts of so many each, as views."""
@@ -482,21 +490,6 @@ class AnyBatch:
         rows = zip(*parts.values(), strict=True)
         nothing = dict.fromkeys(vars(self))
         return [type(self)(**nothing | dict(zip(parts, row, strict=True))) for row in rows]
-
-    def pin_memory(self) -> Self:
-        """Return the batch in page-locked memory, from which copies to a GPU need not wait."""
-        # torch copies what is not contiguous through other memory.
-        return self._map(lambda tensor: tensor.contiguous().pin_memory())
-
-    def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        """Return the batch with a function of all that a GPU needs."""
-        fields: dict[str, Any] = {
-            name: value
-            if name in self._on_host or isinstance(value, (int, float))
-            else map_leaves(function, value)
-            for name, value in vars(self).items()
-        }
-        return type(self)(**fields)
 
 
 @dataclass(frozen=True)

@@ -128,21 +128,11 @@ def test_a_batch_moves_as_a_whole():
     for name, tensor in moved.columns().items():
         assert tensor.device.type == ("cpu" if name == "keys" else "meta"), name
         assert tensor.shape == batch.columns()[name].shape, name
-    for name, tensor in batch.to(torch.device("cpu"), non_blocking=True).columns().items():
+    for name, tensor in batch.to(torch.device("cpu")).columns().items():
         assert torch.equal(tensor, batch.columns()[name]), name
     without = random_batch().to("meta")
     assert without.action_mask is None
     assert without.next_action_mask is None
-
-
-@pytest.mark.gpu
-def test_a_pinned_batch_is_equal():
-    batch = masked_batch()
-    strided = dataclasses.replace(batch, observation=random_batch(8).observation[:, :1])
-    for name, tensor in strided.pin_memory().columns().items():
-        assert tensor.is_pinned() == (name != "keys"), name
-        assert tensor.is_contiguous(), name
-        assert torch.equal(tensor, strided.columns()[name]), name
 
 
 def test_config_error_is_a_value_error():

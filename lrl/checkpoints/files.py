@@ -23,6 +23,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from lrl.checkpoints.atomic_files import TEMPORARY, digest_of, replace_file
+from lrl.parts.device_copies import on_host
 from lrl.types import ConfigError
 
 _END, _END_BYTES = b"PK\5\6", 22
@@ -91,7 +92,7 @@ def write_checkpoint(content: Any, path: str | Path) -> None:
     Raises:
         SaveError: The file could not be written, and stays as it was.
     """
-    path, needed = Path(path), 0
+    path, needed, content = Path(path), 0, on_host(content)
 
     def write(file: BinaryIO) -> None:
         nonlocal needed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from lrl.learner.cluster_pool import ClusterPool, JoinedPools
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.quiet import quieten
 from lrl.networks import QNetwork
+from lrl.parts.device_copies import to_device_together
 from lrl.parts.devices import of_this_rank
 from lrl.parts.recipe import blamed_on
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
@@ -247,7 +249,6 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
         if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
             sampler.minimum_of_ranks = minimum_of_ranks()
-        on_gpu = self._trainer().strategy.root_device.type == "cuda"
         return Replay(
             spec,
             self.replay.capacity,
@@ -259,7 +260,6 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             seed=self.seed + 2**20 * self._trainer().global_rank,
             device=self.replay.device,
             memory_map=self.replay.memory_map,
-            pin_memory=on_gpu and self.replay.device == "cpu",
             rank=self._trainer().global_rank,
             sequences=self.replay.sequences,
         )
@@ -290,15 +290,12 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Move batches without waiting for the copy; Lightning waits unless it is told not to.
-
-        What a GPU computes comes after the copy; the host has to wait for what comes to it.
-        """
-        waits = device.type != "cuda"
+        """Move each batch in one copy; what a GPU computes comes after it, and nobody waits."""
+        send = functools.partial(to_device_together, device=device)
         if isinstance(batch, AnyBatch):
-            return batch.to(device, non_blocking=not waits)
+            return batch.sent(send)
         if isinstance(batch, tuple):
-            return tuple(part.to(device, non_blocking=not waits) for part in batch)
+            return tuple(part.sent(send) for part in batch)
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def stamp(self, env_steps: int | None = None) -> dict[str, Any]:

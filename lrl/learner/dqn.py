@@ -426,14 +426,16 @@ class DQN(L.LightningModule):
     @torch.no_grad()
     def update_target(self) -> None:
         """Move the target network towards the online network by `target_update_tau`."""
-        pairs = zip(
-            self.target.state_dict().values(), self.online.state_dict().values(), strict=True
-        )
-        for target, online in pairs:
-            if self.target_update_tau == 1.0 or not target.is_floating_point():
-                target.copy_(online)
-            else:
+        targets = list(self.target.state_dict().values())
+        onlines = list(self.online.state_dict().values())
+        if self.target_update_tau == 1.0:
+            torch._foreach_copy_(targets, onlines)  # pyright: ignore[reportPrivateImportUsage]
+            return
+        for target, online in zip(targets, onlines, strict=True):
+            if target.is_floating_point():
                 target.lerp_(online, self.target_update_tau)
+            else:
+                target.copy_(online)
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Log the returns and lengths that the evaluation loader brings, in `lrl test`, too."""

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+_ALIGNMENT = 16
+"""Bytes; every type may begin at a multiple."""
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -18,6 +23,35 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def to_device_together(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Start to copy tensors of the host, as `to_device` does, but to a GPU in one copy.
+
+    Those that are there already stay as they are.
+
+    Example:
+        >>> numbers = {"action": torch.tensor([1, 2]), "reward": torch.tensor(0.5)}
+        >>> to_device_together(numbers, torch.device("cpu"))["reward"]
+        tensor(0.5000)
+    """
+    if device.type != "cuda":
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
+    here = {name: tensor for name, tensor in tensors.items() if not tensor.is_cuda}
+    if not here:
+        return dict(tensors)
+    sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in here.values()]
+    block = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+    for tensor, part in zip(here.values(), block.split(sizes), strict=True):
+        _laid_out(part, tensor).copy_(tensor)
+    parts = block.to(device, non_blocking=True).split(sizes)
+    sent = {n: _laid_out(part, here[n]) for n, part in zip(here, parts, strict=True)}
+    return {**tensors, **sent}
+
+
+def _laid_out(block: Tensor, like: Tensor) -> Tensor:
+    """Return the beginning of a block of bytes as a tensor of that type and shape."""
+    return block[: like.nbytes].view(like.dtype).view(like.shape)
 
 
 def floats_of(values: Mapping[str, Tensor | float]) -> dict[str, float]:
@@ -34,6 +68,21 @@ def floats_of(values: Mapping[str, Tensor | float]) -> dict[str, float]:
         stacked = torch.stack([tensors[name].detach().float().reshape(()) for name in there])
         copied = dict(zip(there, stacked.tolist(), strict=True))
     return {n: copied[n] if n in copied else float(value) for n, value in values.items()}
+
+
+def on_host(content: Any) -> Any:
+    """Return nested dicts and lists with their tensors of a GPU on the host, in one copy."""
+    found = {id(leaf): leaf for leaf in tree_leaves(content) if isinstance(leaf, Tensor)}
+    there = {key: leaf.detach() for key, leaf in found.items() if leaf.is_cuda}
+    if not there:
+        return content
+    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in there.values()]
+    copied = torch.cat(parts).cpu().split([tensor.nbytes for tensor in there.values()])
+    here = {
+        key: part.clone().view(tensor.dtype).view(tensor.shape)  # clones begin at whole numbers
+        for (key, tensor), part in zip(there.items(), copied, strict=True)
+    }
+    return tree_map(lambda leaf: here.get(id(leaf), leaf), content)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ class Replay(StoredExperience):
         seed: Seed of the sampling generator.
         device: Where frames are stored and batches are built.
         memory_map: Folder of a file in which frames are stored instead of in memory.
-        pin_memory: Whether batches go to page-locked memory, for a learner on a GPU.
         rank: Learner process it belongs to: a checkpoint holds the generator of rank 0, from which
             the others' follow.
         sequences: How rows are cut into sequences, which are then sampled; None samples
@@ -84,7 +83,6 @@ class Replay(StoredExperience):
         seed: int = 0,
         device: str = "cpu",
         memory_map: str | None = None,
-        pin_memory: bool = False,
         rank: int = 0,
         sequences: SequenceConfig | None = None,
     ) -> None:
@@ -114,7 +112,7 @@ class Replay(StoredExperience):
         self.draws_independently = self._sampler.draws_independently
         self._sampler.attach(self._windows)
         self._generator = torch.Generator().manual_seed(seed)
-        self._pin_memory, self._rank = pin_memory, rank
+        self._rank = rank
 
     @staticmethod
     def bytes_needed(
@@ -161,8 +159,6 @@ class Replay(StoredExperience):
     def draw(self, batches: int) -> list[AnyBatch]:
         """Sample all batches together, which costs less than one by one."""
         rows = self.sample(batches * self.batch_size)
-        if self._pin_memory:
-            rows = rows.pin_memory()
         return rows.split(self.batch_size) if batches > 1 else [rows]
 
     def sample(self, size: int) -> Any:

@@ -206,7 +206,7 @@ class Rollouts(StoredExperience):
         before = slots[:, :-1]
         returns[:, :-1] = lambda_return(
             torch.from_numpy(streams.rewards(before)),
-            streams.take("value", slots[:, 1:]),
+            streams.take({"value": slots[:, 1:]})["value"],
             torch.from_numpy((streams.flags(before) & TERMINATED).view(np.bool_)),
             torch.from_numpy(learnable[:, 1:]),
             self._settings["gamma"],
@@ -223,12 +223,12 @@ class Rollouts(StoredExperience):
         return torch.cat(orders).view(-1, self.batch_size).numpy()
 
     def _batch(self, keys: IndexArray, returns: npt.NDArray[np.float32]) -> Batch:
-        streams, columns = self.streams, {}
+        streams = self.streams
         stack = np.arange(1 - self._spec.frame_stack, 1)
         slots = streams.slots(keys[:, 0], keys[:, 1:] + stack)
-        for name, column in self._spec.carried_columns().items():
-            block = streams.take(name, slots[:, -column.stack :])
-            columns[name] = block if column.stack > 1 else block[:, 0]
+        stacks = {n: column.stack for n, column in streams.carried.items()}
+        taken = streams.take({name: slots[:, -stack:] for name, stack in stacks.items()})
+        columns = {n: block if stacks[n] > 1 else block[:, 0] for n, block in taken.items()}
         count = len(keys)
         return Batch(
             observation=leaves_from("frame", columns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 
 from lrl.functional.returns import n_step_return
-from lrl.parts.device_copies import to_device
 from lrl.replay.streams import (
     BOUNDARY_FLAGS,
     GAP_FLAGS,
@@ -138,32 +138,34 @@ class Sequences(Windows):
 
     def batch(self, keys: IndexArray, weights: npt.NDArray[np.float32]) -> SequenceBatch:
         """Build the sequences of samplable keys: each frame once, however many stacks have it."""
-        streams, device, stack = self.streams, self.streams.device, self.frame_stack
+        streams, stack = self.streams, self.frame_stack
         slots = self._slots(keys)
         own = slots[:, stack - 1 :]
-        frames = {
-            name: streams.take(name, slots[:, stack - column.stack :])
-            for name, column in streams.carried.items()
-            if name.partition(".")[0] == "frame"
+        wanted = {
+            n: own[:, :1] if n.startswith("memory") else slots[:, stack - column.stack :]
+            for n, column in streams.carried.items()
         }
-        mask = streams.take("action_mask", own) if "action_mask" in streams.carried else None
         flags, first = streams.flags(own), self.config.burn_in
         learns, reward, discount, next_row = self._learnt(flags, streams.rewards(own))
         action = streams.actions(own[:, first : first + self.config.length])
+        numbers = {
+            "action": torch.from_numpy(action),
+            "reward": reward,
+            "discount": discount,
+            "next_row": next_row,
+            "learns": learns,
+            "weights": torch.from_numpy(weights),
+        }
+        taken = streams.take(wanted, numbers)
         return SequenceBatch(
             kind=torch.from_numpy(flags >> 2),
-            frame=leaves_from("frame", frames),
-            action=to_device(torch.from_numpy(action), device),
-            reward=to_device(reward, device),
-            discount=to_device(discount, device),
-            next_row=to_device(next_row, device),
-            learns=to_device(learns, device),
-            weights=to_device(torch.from_numpy(weights), device),
+            frame=leaves_from("frame", taken),
+            **{name: taken[name] for name in numbers},
             keys=torch.from_numpy(keys),
             burn_in=first,
             eta=self.config.eta,
-            action_mask=mask,
-            memory=self._memory(own[:, :1]),
+            action_mask=taken.get("action_mask"),
+            memory=self._memory(taken),
         )
 
     def _slots(self, keys: IndexArray) -> IndexArray:
@@ -171,12 +173,11 @@ class Sequences(Windows):
         rows = np.arange(1 - self.frame_stack, self.config.rows(self.n_step))
         return self.streams.slots(keys[:, 0], keys[:, 1:] + rows)
 
-    def _memory(self, first: IndexArray) -> Memory | None:
-        names = leaves_from("memory", {name: name for name in self.streams.carried}).values()
-        taken = {name: self.streams.take(name, first)[:, 0] for name in names}
+    def _memory(self, taken: Mapping[str, Tensor]) -> Memory | None:
+        found = {n: value[:, 0] for n, value in taken.items() if n.startswith("memory")}
         if self.config.memory == "zero":
-            taken = {name: torch.zeros_like(value) for name, value in taken.items()}
-        return leaves_from("memory", taken) or None
+            found = {name: torch.zeros_like(value) for name, value in found.items()}
+        return leaves_from("memory", found) or None
 
     def _transitions(self, flags: _Flags) -> tuple[npt.NDArray[np.bool_], _Flags]:
         """Tell which rows behind the burn-in start a complete transition.

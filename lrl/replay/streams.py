@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lrl.parts.device_copies import to_device
+from lrl.parts.device_copies import to_device_together
 from lrl.processes.memory import format_bytes
 from lrl.types import ConfigError, EnvSpec, RowKind, Rows
 
@@ -198,22 +199,32 @@ class Streams:
         """Read actions `[...]`, or `[..., branches]`."""
         return self._action.take(slots, axis=0).astype(np.int64)
 
-    def take(self, name: str, slots: IndexArray) -> Tensor:
-        """Copy what `[batch, window]` slots carry into one new block on `device`.
+    def take(
+        self, slots: Mapping[str, IndexArray], beside: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> dict[str, Tensor]:
+        """Copy what rows carry into new blocks on `device`.
 
         Args:
-            name: Column, one of `carried`.
-            slots: Where the rows lie.
+            slots: Where the rows lie, `[batch, window]`, for each of these columns.
+            beside: Other tensors that go there too, by other names: all in one copy.
         """
-        stored, shape = self._carried[name], self.carried[name].shape
         if self.device.type == "cpu":
             # numpy, since torch splits this copy over OpenMP threads, and those wait for each
             # other at a barrier: beside one busy process that took 20 times as long.
-            block = torch.from_numpy(stored.numpy().take(slots.reshape(-1), axis=0))
+            blocks = {
+                name: torch.from_numpy(self._carried[name].numpy().take(index.reshape(-1), axis=0))
+                for name, index in slots.items()
+            }
         else:
-            index = to_device(torch.from_numpy(slots.reshape(-1)), self.device)
-            block = stored.index_select(0, index)
-        return block.view(*slots.shape, *shape)
+            indices = {name: torch.from_numpy(i.reshape(-1)) for name, i in slots.items()}
+            sent = to_device_together({**beside, **indices}, self.device)
+            blocks = {name: self._carried[name].index_select(0, sent[name]) for name in slots}
+            beside = {name: sent[name] for name in beside}
+        shaped = {
+            name: block.view(*slots[name].shape, *self.carried[name].shape)
+            for name, block in blocks.items()
+        }
+        return {**beside, **shaped}
 
     def _keys_at(self, position: IndexArray) -> IndexArray:
         """Return the keys at positions 0 to `num_rows - 1`, which count stream after stream."""
@@ -244,8 +255,7 @@ class Streams:
         pushed_out = self._flags[base + (number + 1) % self._ring]
         num_steps = int(np.count_nonzero(flags < BOUNDARY_FLAGS))
         self.num_steps += num_steps - int(np.count_nonzero(pushed_out < BOUNDARY_FLAGS))
-        for name in self.carried:
-            self._write(name, slot, columns[name])
+        self._write(slot, {name: columns[name].reshape(len(rows), -1) for name in self.carried})
         self._action[slot] = rows.action
         self._reward[slot] = rows.reward
         self._flags[slot] = flags
@@ -261,17 +271,16 @@ class Streams:
         number[by_stream] = np.arange(len(stream)) + first[stream[by_stream]]
         return number, added
 
-    def _write(self, name: str, slot: IndexArray, values: npt.NDArray[np.generic]) -> None:
-        stored, values = self._carried[name], values.reshape(len(values), -1)
+    def _write(self, slot: IndexArray, columns: Mapping[str, npt.NDArray[np.generic]]) -> None:
         if self.device.type == "cpu":
-            stored.numpy()[slot] = values
-        else:
-            # A copy of its own first: the rows may be read-only views of shared memory.
-            pinned = self.device.type == "cuda"
-            copy = torch.empty(values.shape, dtype=stored.dtype, pin_memory=pinned)
-            copy.numpy()[:] = values
-            index = to_device(torch.from_numpy(slot), self.device)
-            stored.index_copy_(0, index, copy.to(self.device, non_blocking=True))
+            for name, values in columns.items():
+                self._carried[name].numpy()[slot] = values
+            return
+        # Copies first: the rows may be read-only views of shared memory.
+        values = {name: torch.from_numpy(column.copy()) for name, column in columns.items()}
+        sent = to_device_together({"slot": torch.from_numpy(slot), **values}, self.device)
+        for name in columns:
+            self._carried[name].index_copy_(0, sent["slot"], sent[name])
 
     def _advance(self, added: IndexArray) -> None:
         self.counts += added

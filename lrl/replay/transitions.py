@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from lrl.functional.returns import n_step_return
-from lrl.parts.device_copies import to_device
 from lrl.replay.streams import (
     BOUNDARY_FLAGS,
     GAP_FLAGS,
@@ -154,23 +153,32 @@ class Transitions(Windows):
         Observation and next observation are views of one newly allocated block of frames, and
         overlap with `n_step` 1: read them, do not write into them.
         """
-        streams, device = self.streams, self.streams.device
+        streams = self.streams
         slots, reward, discount = self._one_step(keys) if self.n_step == 1 else self._n_step(keys)
         start = slots[:, self.frame_stack - 1]
-        discount = to_device(discount, device)
+        stacks = {n: self._both(slots, column.stack) for n, column in streams.carried.items()}
+        numbers = {
+            "action": torch.from_numpy(streams.actions(start)),
+            "reward": reward,
+            "discount": discount,
+            "weights": torch.from_numpy(weights),
+        }
+        taken = streams.take(stacks, numbers)
         here: dict[str, Tensor] = {}
         there: dict[str, Tensor] = {}
         for name, column in streams.carried.items():
-            here[name], there[name] = self._both(name, slots, column.stack)
+            block, stack = taken[name], column.stack
+            if stack == 1:
+                here[name], there[name] = block[:, 0], block[:, -1]
+            else:
+                here[name] = block.narrow(1, 0, stack)
+                there[name] = block.narrow(1, -stack, stack)
         if "action_mask" in there:  # where nothing is bootstrapped all actions are allowed
-            there["action_mask"] = there["action_mask"] | (discount == 0)[:, None]
+            there["action_mask"] = there["action_mask"] | (taken["discount"] == 0)[:, None]
         return Batch(
             observation=leaves_from("frame", here),
-            action=to_device(torch.from_numpy(streams.actions(start)), device),
-            reward=to_device(reward, device),
-            discount=discount,
+            **{name: taken[name] for name in numbers},
             next_observation=leaves_from("frame", there),
-            weights=to_device(torch.from_numpy(weights), device),
             keys=torch.from_numpy(keys),
             action_mask=here.get("action_mask"),
             next_action_mask=there.get("action_mask"),
@@ -178,23 +186,19 @@ class Transitions(Windows):
             next_memory=leaves_from("memory", there) or None,
         )
 
-    def _both(self, name: str, slots: IndexArray, stack: int) -> tuple[Tensor, Tensor]:
-        """Return what a column holds at both observations.
+    def _both(self, slots: IndexArray, stack: int) -> IndexArray:
+        """Return the slots of a column at both observations.
 
         Args:
-            name: The column.
             slots: Slots of both stacks, as `_one_step` and `_n_step` return them.
             stack: Rows that make one value of this column.
         """
         frames = self.frame_stack
         if stack < frames and self.n_step == 1:
-            slots = slots[:, frames - stack :]
-        elif stack < frames:
-            slots = np.concatenate((slots[:, frames - stack : frames], slots[:, -stack:]), axis=1)
-        block = self.streams.take(name, slots)
-        if stack == 1:
-            return block[:, 0], block[:, -1]
-        return block.narrow(1, 0, stack), block.narrow(1, -stack, stack)
+            return slots[:, frames - stack :]
+        if stack < frames:
+            return np.concatenate((slots[:, frames - stack : frames], slots[:, -stack:]), axis=1)
+        return slots
 
     def _one_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:
         """Return the slots of both stacks, which overlap, the reward and the discount.

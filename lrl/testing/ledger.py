@@ -249,7 +249,7 @@ def stored_rows(streams: Streams, stream: int, numbers: _Numbers) -> Rows:
     return Rows(
         stream=np.full(len(numbers), stream, np.int32),
         kind=(flags >> 2).astype(np.uint8),
-        frame=streams.take("frame", slots[:, None])[:, 0].cpu().numpy(),
+        frame=streams.take({"frame": slots[:, None]})["frame"][:, 0].cpu().numpy(),
         action=streams.actions(slots).astype(np.int32),
         reward=streams.rewards(slots),
         terminated=(flags & 1) != 0,

@@ -9,16 +9,15 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.tiny_networks import random_batch
-from helpers.training_runs import background, make_run, quiet, small_data
+from helpers.training_runs import background, quiet, small_data
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from lrl import DQN, ActorLearnerCallback, InferenceConfig, ReplayConfig, ReplayDataModule
 from lrl.inference.manager import InferenceManager
-from lrl.learner import actor_pools, datamodule
+from lrl.learner import actor_pools
 from lrl.parts.devices import of_this_rank
 from lrl.preflight.ranks import announce_ranks, default_devices
-from lrl.types import Batch, ConfigError
+from lrl.types import ConfigError
 
 pytestmark = quiet
 
@@ -57,60 +56,6 @@ def test_the_replay_is_on_the_device_that_is_asked_for(setup_with, device):
 def test_a_replay_on_a_device_and_a_learner_on_the_host_are_refused(setup_with, device):
     with pytest.raises(ConfigError, match=rf"replay\.device is {device}.*set it to cpu"):
         setup_with("cpu", device)
-
-
-@pytest.mark.parametrize(
-    ("learner", "replay", "pinned"),
-    [("cpu", "cpu", False), ("cuda:0", "cpu", True), ("cuda:0", "cuda:0", False)],
-)
-def test_batches_of_the_host_are_pinned_for_a_learner_on_a_gpu(
-    monkeypatch, setup_with, learner, replay, pinned
-):
-    asked: list[bool] = []
-
-    class Replay(datamodule.Replay):
-        def __init__(self, *args: Any, device: str, pin_memory: bool, **settings: Any) -> None:
-            asked.append(pin_memory)
-            super().__init__(*args, **settings)
-
-    monkeypatch.setattr(datamodule, "Replay", Replay)
-    setup_with(learner, replay)
-    assert asked == [pinned]
-
-
-def test_a_dataset_that_pins_hands_out_pinned_batches_alone(tmp_path, monkeypatch):
-    pinned: list[Batch] = []
-    monkeypatch.setattr(Batch, "pin_memory", lambda self: pinned.append(self) or self)
-    run = make_run(tmp_path, max_steps=3)
-    setup = run.data.setup
-
-    def setup_and_pin(stage: str) -> None:
-        setup(stage)
-        assert run.data.dataset is not None
-        experience: Any = run.data.dataset.experience
-        experience._pin_memory = True
-
-    monkeypatch.setattr(run.data, "setup", setup_and_pin)
-    run.fit()
-    assert len(pinned) >= 3
-
-
-@pytest.mark.parametrize(("device", "waits"), [("cuda:0", False), ("cpu", True), ("meta", True)])
-@pytest.mark.parametrize("updates_per_step", [1, 2])
-def test_nobody_waits_for_a_copy_to_a_gpu_and_the_host_for_one_to_it(
-    monkeypatch, device, waits, updates_per_step
-):
-    asked: list[tuple[str, bool]] = []
-
-    def to(self: Batch, device: torch.device, non_blocking: bool = False) -> Batch:
-        asked.append((str(device), non_blocking))
-        return self
-
-    monkeypatch.setattr(Batch, "to", to)
-    batches = tuple(random_batch(seed=seed) for seed in range(updates_per_step))
-    data = batches[0] if updates_per_step == 1 else batches
-    ReplayDataModule().transfer_batch_to_device(data, torch.device(device), 0)
-    assert asked == [(device, not waits)] * updates_per_step
 
 
 # --- Inference servers ------------------------------------------------------------------------

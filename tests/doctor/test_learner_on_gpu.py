@@ -1,0 +1,211 @@
+"""Lightning's Trainer on a pretended GPU: what a learner step waits for, copies and launches."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.training_runs import AfterEachStep, Run, make_run, quiet, small_agent, small_data
+
+from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
+from lrl.doctor.pretended_gpu import Note, PretendedGpu, on_pretended_gpu
+from lrl.learner.actor_pools import Delivery, LocalPool
+from lrl.learner.bootstrap import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
+from lrl.learner.updater import Losses
+from lrl.networks import (
+    CategoricalHead,
+    GRUCore,
+    ImplicitQuantileHead,
+    LSTMCore,
+    MLPEncoder,
+    QuantileHead,
+    ScalarHead,
+)
+from lrl.replay import PrioritizedSampler, RankSampler, SequenceConfig, UniformSampler
+from lrl.types import Batch
+
+pytestmark = [*quiet, pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")]
+
+HEADS: dict[str, Any] = {
+    "scalar": ScalarHead,
+    "categorical": functools.partial(CategoricalHead, v_min=-5.0, v_max=5.0),
+    "quantile": functools.partial(QuantileHead, num_quantiles=8),
+    "implicit": functools.partial(ImplicitQuantileHead, embedding_size=8),
+}
+SAMPLERS: dict[str, Any] = {
+    "uniform": UniformSampler, "prioritised": PrioritizedSampler, "rank": RankSampler
+}  # fmt: skip
+RULES: list[Any] = [MaxBootstrap, DoubleBootstrap, MunchausenBootstrap]
+
+
+ADAM = functools.partial(torch.optim.Adam, lr=1e-3, fused=True)
+
+
+@dataclass
+class OnGpu:
+    """A run on a pretended GPU; what was noted in each training step but the first ones."""
+
+    run: Run
+    steps: list[list[Note]]
+
+
+def train(
+    folder: Path, module: Any = None, *callbacks: L.Callback, max_steps: int = 16, **settings: Any
+) -> OnGpu:
+    """Train on a pretended GPU; acting, which waits for its actions, is left out of the notes."""
+    ends: list[int] = []
+    poll = LocalPool.poll
+    data = settings.pop("data", {"replay": ReplayConfig(2000, batch_size=8)})
+
+    def polled(pool: LocalPool, timeout: float) -> Iterator[Delivery]:
+        deliveries = poll(pool, timeout)
+        while True:
+            before = len(gpu.notes)
+            delivery = next(deliveries, None)
+            del gpu.notes[before:]
+            if delivery is None:
+                return
+            yield delivery
+
+    with pytest.MonkeyPatch.context() as patch, PretendedGpu() as gpu:
+        patch.setattr(LocalPool, "poll", polled)
+        run = make_run(
+            folder,
+            *(callbacks or (ActorLearnerCallback(1000, 0, 0),)),
+            AfterEachStep(lambda *_: ends.append(len(gpu.notes))),
+            module=module or small_agent(optimizer=ADAM),
+            data=small_data(**data),
+            max_steps=max_steps,
+            accelerator="auto",
+            strategy=on_pretended_gpu(),
+            **{"log_every_n_steps": 1000, **settings},
+        ).fit()
+    assert run.trainer.global_step == max_steps
+    assert not gpu.summary("fault")
+    return OnGpu(run, [gpu.notes[begin:end] for begin, end in list(pairwise(ends))[4:]])
+
+
+def counted(notes: list[Note]) -> Counter[str]:
+    return Counter(note.kind for note in notes if note.kind != "kernel")
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("head", HEADS)
+def test_a_learner_step_reads_nothing_and_copies_once(
+    tmp_path: Path, head: str, sampler: str, updates: int
+):
+    """Losses and priorities come back late; then the copy is older than a learner step."""
+    rule = RULES[(list(HEADS).index(head) + list(SAMPLERS).index(sampler)) % 3]
+    agent = small_agent(head=HEADS[head], bootstrap=rule, updates_per_step=updates, optimizer=ADAM)
+    found = train(
+        tmp_path,
+        agent,
+        data={"replay": ReplayConfig(2000, batch_size=8, sampler=SAMPLERS[sampler])},
+    )
+    back = updates + (sampler != "uniform")
+    for step in found.steps:
+        assert counted(step) == {"to_device": updates, "to_host": back, "wait": back}
+        kernels = sum(note.kind == "kernel" for note in step)
+        assert min(note.age for note in step if note.kind == "wait") >= kernels
+
+
+KERNELS = {"scalar": 49, "categorical": 78, "quantile": 59, "implicit": 87}
+"""Operations of a learner step that are no views, with a network of two layers."""
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_learner_step_launches_no_more_than_it_did(tmp_path: Path, head: str):
+    found = train(tmp_path, small_agent(head=HEADS[head], optimizer=ADAM))
+    counts = [sum(note.kind == "kernel" for note in step) for step in found.steps]
+    assert sorted(set(counts)) == [KERNELS[head], KERNELS[head] + 1]  # a step moves the target
+
+
+def test_rows_of_a_replay_on_the_gpu_go_there_once(tmp_path: Path):
+    """Each chunk in one copy, and of a batch what the host knows of it."""
+    replay = ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler, device="cuda")
+    found = train(tmp_path, data={"replay": replay})
+    for step in found.steps:
+        assert "read" not in counted(step)
+        assert counted(step)["to_device"] <= 1 + 2  # of a batch and at most two chunks
+
+
+@pytest.mark.parametrize("core", [GRUCore, LSTMCore])
+def test_sequences_are_learnt_from_without_a_read(tmp_path: Path, core: Any):
+    sequences = SequenceConfig(length=6, overlap=3, burn_in=2)
+    agent = small_agent(core=functools.partial(core, hidden_size=4), optimizer=ADAM)
+    replay = ReplayConfig(2000, batch_size=8, sequences=sequences)
+    recall = EnvConfig("lrl/Recall-v0", {"delay": 2})
+    found = train(tmp_path, agent, data={"env": recall, "replay": replay})
+    for step in found.steps:
+        assert "read" not in counted(step)
+        assert counted(step)["to_device"] <= 9  # a batch, and where episodes begin
+
+
+def test_what_is_done_now_and_then_is_one_copy_each(tmp_path: Path):
+    found = train(tmp_path, None, ActorLearnerCallback(1000, 0, 8), log_every_n_steps=5)
+    reads = {
+        step: [note.where.rpartition("/")[2].partition(":")[0] for note in notes]
+        for step, notes in enumerate(([n for n in s if n.kind == "read"] for s in found.steps), 6)
+        if notes
+    }
+    weights_are_looked_at, saved = "guard.py", "device_copies.py"
+    logged = [saved]
+    assert reads == {6: logged, 9: [weights_are_looked_at, saved], 11: logged, 16: logged}
+
+
+class Reading(DQN):
+    """Each of its ways makes the host wait, somewhere in the loss."""
+
+    way = ""
+
+    def compute_loss(self, batch: Batch, next_values: Any) -> Losses:
+        losses = super().compute_loss(batch, next_values)
+        reward = batch.reward
+        match self.way:
+            case "item":
+                losses.loss.item()
+            case "branch":
+                losses = losses if losses.loss < 1e9 else losses._replace(loss=losses.loss * 0)
+            case "flags":
+                reward[batch.discount > 0].sum()
+            case "cpu":
+                reward.cpu()
+            case "number":
+                torch.tensor([0.5, 1.0], device=reward.device)
+            case _:
+                raise AssertionError(self.way)
+        return losses
+
+
+@pytest.mark.parametrize("way", ["item", "branch", "flags", "cpu", "number"])
+def test_an_agent_that_reads_is_found_with_its_line(tmp_path: Path, way: str):
+    agent = Reading(encoder=functools.partial(MLPEncoder, hidden_sizes=(16,)), optimizer=ADAM)
+    agent.way = way
+    for step in train(tmp_path, agent).steps:
+        assert [note.where.partition(":")[0] for note in step if note.kind == "read"] == [__file__]
+
+
+def test_nothing_that_is_learnt_moves_in_memory(tmp_path: Path):
+    """As a graph that was captured once needs it: over evaluation, saving and publishing."""
+    seen: list[dict[str, int]] = []
+
+    def look(trainer: L.Trainer, batch: Any) -> None:
+        module: Any = trainer.lightning_module
+        tensors = dict(module.state_dict())
+        state = trainer.optimizers[0].state
+        for index, parameter in enumerate(module.online.parameters()):
+            tensors |= {f"{index}.{name}": value for name, value in state[parameter].items()}
+        seen.append({name: tensor.host.data_ptr() for name, tensor in tensors.items()})
+
+    found = train(tmp_path, None, ActorLearnerCallback(1000, 5, 5), AfterEachStep(look))
+    assert len(seen) == found.run.trainer.global_step
+    assert all(addresses == seen[0] for addresses in seen)

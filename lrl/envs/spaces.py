@@ -16,6 +16,7 @@ from lrl.envs.vector import Bounds, quoted
 from lrl.types import Column, ConfigError
 
 _Path = tuple[str | int, ...]
+_MOST_CHOICES = 10_000_000
 _KEPT_DTYPES = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
 
 
@@ -231,15 +232,24 @@ def _column(space: Space, frame_stack: int, name: str, owner: str) -> Column:
         return Column("bool", shape, frame_stack)
     if isinstance(space, (Discrete, MultiDiscrete)):
         counts = np.asarray(_choices(space)[1]).reshape(-1)
+        if counts.sum() > _MOST_CHOICES:
+            raise ConfigError(
+                f"{owner}: {_leaf_is(name)} {space}, more categories than the {_MOST_CHOICES:,} of "
+                "which a network can know each: turn them into numbers, or into fewer, in a "
+                "wrapper of env.wrappers."
+            )
         # With a sign, since bytes without are pixels to networks.
         dtype = np.min_scalar_type(-int(counts.max())).name
         return Column(dtype, shape, frame_stack, categories=tuple(counts.tolist()))
-    leaf = f"the leaf {name!r} of its observations is" if name else "its observations are"
     raise ConfigError(
-        f"{owner}: {leaf} {space}, but lrl takes Dicts and Tuples of Box, Discrete, MultiDiscrete "
-        "and MultiBinary: turn it into one of these, or leave it out, in a wrapper such as "
-        "gymnasium.wrappers.FlattenObservation in env.wrappers."
+        f"{owner}: {_leaf_is(name)} {space}, but lrl takes Dicts and Tuples of Box, Discrete, "
+        "MultiDiscrete and MultiBinary: turn it into one of these, or leave it out, in a wrapper "
+        "such as gymnasium.wrappers.FlattenObservation in env.wrappers."
     )
+
+
+def _leaf_is(name: str) -> str:
+    return f"the leaf {name!r} of its observations is" if name else "its observations are"
 
 
 def _choices(space: Any) -> tuple[Any, Any]:
@@ -288,6 +298,11 @@ class Choices:
         self.branches = tuple(sizes.tolist())
         if not self.branches:
             raise ConfigError(f"{owner} has the action space {space}, in which there is no choice.")
+        if sum(self.branches) > _MOST_CHOICES:
+            raise ConfigError(
+                f"{owner} has the action space {space}, more choices than the {_MOST_CHOICES:,} "
+                "that a network can value: make them fewer in a wrapper of env.wrappers."
+            )
         self._start, self._shape = start, space.shape or ()
         self._dtype = np.int64 if isinstance(space, Discrete) else space.dtype
 
@@ -301,7 +316,7 @@ def _instead_of(space: Space) -> str:
     """Say what to do about an action space that has no choices."""
     if isinstance(space, Box):
         return (
-            "which is continuous: add lrl.envs.Discretize to env.wrappers, with the number of "
+            "which has no choices: add lrl.envs.Discretize to env.wrappers, with the number of "
             "values of each dimension as its `bins`."
         )
     return (
@@ -314,13 +329,13 @@ def joined_masks(masks: Any) -> npt.NDArray[Any]:
     """Return the masks of all branches side by side.
 
     Args:
-        masks: A tuple of them, nested where the space has several axes (as Gymnasium's `sample`
-            takes them), or an array of all.
+        masks: A tuple or list of them, nested where the space has several axes (as Gymnasium's
+            `sample` takes them), or an array of all.
 
     Example:
         >>> joined_masks((np.array([1, 0]), np.array([0, 1, 1])))
         array([1, 0, 0, 1, 1])
     """
-    if isinstance(masks, tuple) and isinstance(masks[0], (tuple, np.ndarray)):
+    if isinstance(masks, (tuple, list)) and isinstance(masks[0], (tuple, list, np.ndarray)):
         return np.concatenate([joined_masks(mask) for mask in masks], axis=-1)
     return np.asarray(masks)

@@ -189,14 +189,16 @@ class StreamEnvs(ABC):
     def _check_mask(self, ended: npt.NDArray[np.bool_]) -> None:
         if self.action_mask is None:
             return
-        for mask in self.spec.action.split(self.action_mask):
+        masks = self.spec.action.split(self.action_mask)
+        for branch, mask in enumerate(masks):
             forbids_all = ~mask.any(axis=1)
             if forbids_all.any():
                 stuck = forbids_all & ~ended
                 if stuck.any():
+                    where = f" in branch {branch}" if len(masks) > 1 else ""
                     raise ValueError(
-                        f"Environment {int(stuck.argmax())}: info['action_mask'] allows no action, "
-                        "but the episode goes on."
+                        f"Environment {int(stuck.argmax())}: info['action_mask'] allows no action"
+                        f"{where}, but the episode goes on."
                     )
                 mask[forbids_all] = True  # no action is chosen in a final observation
 

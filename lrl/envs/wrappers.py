@@ -142,13 +142,13 @@ class Luminance(gymnasium.ObservationWrapper):
 
 
 class Discretize(gymnasium.ActionWrapper):
-    """Cut each dimension of continuous actions into evenly spaced values, both ends included.
+    """Cut each dimension of Box actions into evenly spaced values, both ends included.
 
     The actions are then MultiDiscrete, a branch for each dimension, or Discrete if there is one.
 
     Args:
-        env: Has Box actions of floating-point numbers with finite bounds.
-        bins: Values of each dimension, at least 2.
+        env: Has Box actions with finite bounds.
+        bins: Values of each dimension, at least 2; of whole numbers, at most as many as there are.
 
     Reference: Tavakoli et al. 2018, https://arxiv.org/abs/1711.08946, who take 33.
     """
@@ -156,9 +156,9 @@ class Discretize(gymnasium.ActionWrapper):
     def __init__(self, env: gymnasium.Env, bins: int) -> None:
         super().__init__(env)
         space = env.action_space
-        if not isinstance(space, Box) or space.dtype.kind != "f":
+        if not isinstance(space, Box) or space.dtype.kind not in "fiu":
             raise ConfigError(
-                f"env.wrappers: Discretize needs continuous Box actions, not {space}: leave it out."
+                f"env.wrappers: Discretize needs Box actions, not {space}: leave it out."
             )
         if not np.isfinite([space.low, space.high]).all():
             raise ConfigError(
@@ -174,13 +174,21 @@ class Discretize(gymnasium.ActionWrapper):
         self._values = np.linspace(
             space.low.flatten(), space.high.flatten(), bins, dtype=np.float64
         )
+        if space.dtype.kind != "f":
+            fewest = int((self._values[-1] - self._values[0]).min()) + 1
+            if bins > fewest:
+                raise ConfigError(
+                    f"env.wrappers: the bins of Discretize are {bins}, but of the whole numbers of "
+                    f"{space} a dimension has {fewest}: set them to that, or fewer."
+                )
+            np.rint(self._values, out=self._values)
         dimensions = self._values.shape[1]
         self.action_space = (
             Discrete(bins) if dimensions == 1 else MultiDiscrete(np.full(dimensions, bins))
         )
 
     @override
-    def action(self, action: Any) -> npt.NDArray[np.floating]:
+    def action(self, action: Any) -> npt.NDArray[np.number]:
         choices = np.reshape(action, -1)
         values = self._values[choices, np.arange(len(choices))]
         return values.astype(self._dtype).reshape(self._shape)

@@ -30,6 +30,7 @@ from lrl.networks import (
     RecurrentCore,
     ScalarHead,
 )
+from lrl.networks.multi_encoder import EMBEDDED_FROM
 from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
@@ -62,7 +63,7 @@ class DQN(L.LightningModule):
 
     Args:
         encoder: From an observation shape to an `Encoder`. An `MLPEncoder` without settings stands
-            for a `MultiEncoder` where observations have leaves.
+            for a `MultiEncoder` where observations have leaves or very many categories.
         head: From the number of features and of actions to a `Head`, which owns the loss.
         bootstrap: The `BootstrapRule` of the target.
         optimizer: From parameters to a torch optimizer.
@@ -215,8 +216,9 @@ class DQN(L.LightningModule):
         return self.env_spec.action
 
     def _recipe(self, env_spec: EnvSpec) -> NetworkRecipe:
-        encoder = self.encoder_recipe
-        if "" not in env_spec.observation and encoder.is_as_by_default(MLPEncoder):
+        encoder, alone = self.encoder_recipe, env_spec.observation.get("")
+        is_plain = alone is not None and sum(alone.categories) < EMBEDDED_FROM
+        if not is_plain and encoder.is_as_by_default(MLPEncoder):
             encoder = Recipe.of(MultiEncoder)
         return NetworkRecipe(env_spec, encoder, self.head_recipe, self.core_recipe)
 

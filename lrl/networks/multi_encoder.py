@@ -15,7 +15,7 @@ from lrl.networks.encoders import ConvEncoder, Encoder, MLPEncoder, NatureEncode
 from lrl.parts.recipe import Recipe, blamed_on
 from lrl.types import Column, ConfigError, Observation, leaves_of
 
-_EMBEDDED_FROM = 257
+EMBEDDED_FROM = 257
 """Categories of a leaf from which they are looked up unless settings say otherwise."""
 _NATURE_FROM = 36
 """Pixels a side from which an image gets the convolutions of Nature's network."""
@@ -89,7 +89,7 @@ def usual_encoder(name: str, column: Column) -> Callable[..., Encoder]:
         ConfigError: It is an image in an order of axes that no encoder of lrl's takes.
     """
     shape = column.stacked_shape
-    if sum(column.categories) >= _EMBEDDED_FROM:
+    if sum(column.categories) >= EMBEDDED_FROM:
         return EmbeddingEncoder
     layer = functools.partial(MLPEncoder, hidden_sizes=(64,))
     if column.categories or len(shape) < 3:

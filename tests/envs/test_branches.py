@@ -132,7 +132,8 @@ def test_actions_that_there_are_not_never_reach_the_environment(actions, message
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Box(-1, 1, (2,)), r"continuous: add lrl\.envs\.Discretize to env\.wrappers"),
+        (Discrete(10**9), r"more choices than the 10,000,000 .* fewer in a wrapper"),
+        (Box(-1, 1, (2,)), r"no choices: add lrl\.envs\.Discretize to env\.wrappers"),
         (Dict(a=Discrete(2)), "only Discrete, MultiDiscrete and MultiBinary are supported"),
         (Tuple([Discrete(2), Discrete(3)]), "only Discrete, MultiDiscrete and MultiBinary"),
     ],
@@ -151,6 +152,7 @@ def test_other_action_spaces_are_refused(space, message):
         (MultiDiscrete([2, 3]), (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8))),
         (MultiDiscrete([2, 3]), np.array([1, 0, 0, 1, 1], np.bool_)),
         (MultiDiscrete([2, 3]), (1, 0, 0, 1, 1)),
+        (MultiDiscrete([2, 3]), [[1, 0], [0, 1, 1]]),
         (MultiDiscrete(np.array([[2], [3]])), ((np.array([1, 0]),), (np.array([0, 1, 1]),))),
     ],
 )
@@ -167,7 +169,7 @@ def test_masks_come_as_gymnasium_samples_or_side_by_side(space, mask):
 def test_every_branch_has_to_allow_something():
     env = Listening(MultiDiscrete([2, 3]), (np.array([1, 1]), np.array([0, 0, 0])))
     envs = SingleEnvs([env], 1, True)
-    with pytest.raises(ValueError, match="allows no action, but the episode goes on"):
+    with pytest.raises(ValueError, match="allows no action in branch 1, but the episode goes on"):
         envs.reset([0])
 
 
@@ -270,11 +272,21 @@ def test_one_dimension_is_discrete_and_several_axes_are_flattened():
     assert env.actions[0].tolist() == [[-1.0, 0.0], [1.0, 0.0]]
 
 
+@pytest.mark.parametrize(("bins", "expected"), [(2, [0, 5]), (3, [0, 2, 5]), (6, [*range(6)])])
+def test_whole_numbers_stay_whole(bins, expected):
+    env = Listening(Box(0, 5, (1,), np.int64))
+    wrapped = Discretize(env, bins)
+    for choice in range(bins):
+        wrapped.step(np.int64(choice))
+    assert [action.tolist() for action in env.actions] == [[number] for number in expected]
+    assert all(action in env.action_space for action in env.actions)
+
+
 @pytest.mark.parametrize(
     ("space", "bins", "message"),
     [
-        (Discrete(3), 3, r"Discretize needs continuous Box actions, not Discrete\(3\)"),
-        (Box(0, 9, (2,), np.int64), 3, "needs continuous Box actions"),
+        (Discrete(3), 3, r"Discretize needs Box actions, not Discrete\(3\)"),
+        (Box(0, 9, (2,), np.int64), 11, "bins of Discretize are 11, but .* a dimension has 10"),
         (Box(-np.inf, 1, (2,), np.float32), 3, "needs actions with finite bounds"),
         (Box(-1, 1, (2,), np.float32), 1, "bins of Discretize must be a whole number of .* not 1"),
         (Box(-1, 1, (2,), np.float32), [3, 5], r"the same for each dimension, not \[3, 5\]"),
@@ -290,7 +302,7 @@ def test_pendulum_is_discretized_by_the_settings():
     wrapper = WrapperConfig("lrl.envs.Discretize", {"bins": 11})
     config = EnvConfig("Pendulum-v1", wrappers=[wrapper])
     assert make_spec(config).action == ActionSpec((11,))
-    with pytest.raises(ConfigError, match=r"continuous: add lrl\.envs\.Discretize"):
+    with pytest.raises(ConfigError, match=r"no choices: add lrl\.envs\.Discretize"):
         make_spec(EnvConfig("Pendulum-v1"))
 
 
@@ -320,7 +332,7 @@ def test_only_small_products_of_several_branches_are_joined():
         JointActions(Listening(MultiBinary(13)))
     with pytest.raises(ConfigError, match=r"needs several branches, not Discrete\(3\)"):
         JointActions(Listening(Discrete(3)))
-    with pytest.raises(ConfigError, match=r"continuous: add lrl\.envs\.Discretize"):
+    with pytest.raises(ConfigError, match=r"no choices: add lrl\.envs\.Discretize"):
         JointActions(Listening(Box(-1, 1, (2,), np.float32)))
 
 

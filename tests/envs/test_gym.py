@@ -188,7 +188,7 @@ def test_wrong_numbers_in_an_image_name_the_environment():
 @pytest.mark.parametrize(
     ("observation_space", "action_space", "supported"),
     [
-        (Box(0, 1, (1,)), Box(0, 1, (1,)), "continuous: add lrl.envs.Discretize to env.wrappers"),
+        (Box(0, 1, (1,)), Box(0, 1, (1,)), "no choices: add lrl.envs.Discretize to env.wrappers"),
         (Box(0, 1, (1,)), Dict(a=Discrete(2)), "only Discrete, MultiDiscrete and MultiBinary"),
         (Box(0, 1, (1,)), Tuple([Discrete(2)]), "only Discrete, MultiDiscrete and MultiBinary"),
     ],

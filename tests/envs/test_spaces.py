@@ -201,6 +201,7 @@ class Sampled(gymnasium.Env):
     [
         (Dict(a=Dict(b=Text(5))), r"the leaf 'a.b' of its observations is Text"),
         (Tuple((Discrete(2), Graph(Box(0, 1, (1,)), None))), r"the leaf '1' .* is Graph"),
+        (Dict(a=Discrete(10**9)), r"'a' of its observations is Discrete\(10+\), more categories"),
         (Sequence(Discrete(2)), "Odd: its observations are Sequence"),
         (OneOf((Discrete(2), Discrete(3))), "Odd: its observations are OneOf"),
         (Dict(), "holds nothing"),

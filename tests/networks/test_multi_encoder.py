@@ -197,6 +197,12 @@ def test_images_in_another_order_of_axes_need_an_encoder_of_their_own(column: Co
     assert MultiEncoder({"eye": column}, {"eye": MLPEncoder}).num_features == 256
 
 
+@pytest.mark.parametrize(("count", "expected"), [(256, OneHot), (257, MultiEncoder)])
+def test_very_many_categories_are_looked_up_where_nothing_is_set(count: int, expected: type):
+    agent = DQN(env_spec=EnvSpec({"": Column("int16", categories=(count,))}, ActionSpec((2,))))
+    assert type(agent.online.encoder) is expected
+
+
 @pytest.mark.parametrize(("count", "says"), [(999, ""), (1000, "1000 categories as one-hot")])
 def test_many_categories_as_one_hot_numbers_are_told(count: int, says: str):
     encoder = build_encoder(Recipe.of(MLPEncoder), {"": Column("int16", categories=(count,))})

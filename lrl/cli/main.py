@@ -33,8 +33,8 @@ from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
 from lrl.learner import DQN, ReplayDataModule
-from lrl.learner.quiet import quieten_command_line
 from lrl.parts import safety
+from lrl.parts.quiet import quieten_command_line
 from lrl.parts.renamed import translated
 from lrl.preflight.ranks import default_devices, is_lost_connection
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
@@ -202,9 +202,9 @@ class LrlCLI(LightningCLI):
                 {"data": {"exploration": written_out(EpsilonGreedy())}}
             )["data"]["exploration"]
         model = config["model"]
-        updates_per_step = model.get("init_args", model).get("updates_per_step", 1)
         is_fit = self.config["subcommand"] == "fit"
-        check_trainer_settings(config["trainer"], updates_per_step, is_fit=is_fit)
+        agent = model.get("init_args", model)
+        check_trainer_settings(config["trainer"], agent, is_fit=is_fit)
         # A job that was stopped before its first save is started again with `--ckpt_path last`.
         starts_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
         self._checkpoint = resolve_checkpoint(

@@ -30,10 +30,10 @@ from lrl.inference.config import InferenceConfig
 from lrl.learner.actor_pools import ActorPool, LocalPool, ProcessPool
 from lrl.learner.cluster_pool import ClusterPool, JoinedPools
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.quiet import quieten
 from lrl.networks import QNetwork
 from lrl.parts.device_copies import to_device_together
 from lrl.parts.devices import of_this_rank
+from lrl.parts.quiet import quieten
 from lrl.parts.recipe import blamed_on
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores

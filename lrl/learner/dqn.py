@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -19,6 +19,7 @@ from lrl.checkpoints.stamp import STAMP_KEY, other_protocol
 from lrl.evaluation.episodes import Episodes
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap, NextValues
 from lrl.learner.branching import branched_loss, branched_target, greedy_action
+from lrl.learner.captured import CapturedUpdater, check_capturable
 from lrl.learner.updater import CompiledUpdater, EagerUpdater, Losses, Updater
 from lrl.networks import (
     Encoder,
@@ -34,7 +35,7 @@ from lrl.networks.multi_encoder import EMBEDDED_FROM
 from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
-from lrl.preflight.settings import is_logging_step
+from lrl.preflight.settings import is_logging_step, own_optimisation
 from lrl.types import (
     ActionSpec,
     AnyBatch,
@@ -52,6 +53,9 @@ _NOT_CALLED = ("training_step", "optimizer_step", "optimizer_zero_grad", "lr_sch
 """Methods that are not called where a training step makes several updates."""
 _TARGET_PERIOD = 25
 _DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
+_UPDATERS: dict[str, Callable[[Any], Updater]] = {
+    "eager": EagerUpdater, "compiled": CompiledUpdater, "captured": CapturedUpdater
+}  # fmt: skip
 
 
 class DQN(L.LightningModule):
@@ -75,8 +79,9 @@ class DQN(L.LightningModule):
             None leaves it to the Trainer's `gradient_clip_val`, which takes one update per step.
         updates_per_step: Learner steps in one training step of Lightning, each with a batch of its
             own: saves what the Trainer does in between, and of the target's work (docs/speed.md).
-        compile_loss: Compile the loss with torch.compile, which pays for small networks and takes
-            half a minute at the start (docs/speed.md).
+        updater: What learner steps are made with: `eager`; `compiled`, by torch.compile, which
+            takes half a minute at the start; or `captured`, which records one and repeats it. The
+            last two pay for small networks (docs/speed.md).
         env_spec: The environment's specification; taken from the datamodule where not given.
         core: From the encoder's number of features to a `RecurrentCore`, for agents that remember;
             None remembers nothing.
@@ -101,7 +106,7 @@ class DQN(L.LightningModule):
         target_update_tau: float = 1.0,
         gradient_clip_norm: float | None = None,
         updates_per_step: int = 1,
-        compile_loss: bool = False,
+        updater: Literal["eager", "compiled", "captured"] = "eager",
         env_spec: EnvSpec | None = None,
         core: Callable[[int], RecurrentCore] | None = None,
     ) -> None:
@@ -110,11 +115,13 @@ class DQN(L.LightningModule):
         self.target_update_tau = target_update_tau
         self.gradient_clip_norm = gradient_clip_norm
         self.updates_per_step = updates_per_step
-        self._check_settings()
+        self._check_settings(updater)
         self.encoder_recipe = Recipe.of(encoder, "model.encoder", Encoder)
         self.head_recipe = Recipe.of(head, "model.head", Head)
         self.core_recipe = core and Recipe.of(core, "model.core", RecurrentCore)
         self.optimizer_recipe = Recipe.of(optimizer, "model.optimizer", torch.optim.Optimizer)
+        if updater == "captured":
+            check_capturable(self.optimizer_recipe)
         self.scheduler_recipe = lr_scheduler and Recipe.of(
             lr_scheduler, "model.lr_scheduler", torch.optim.lr_scheduler.LRScheduler
         )
@@ -123,14 +130,12 @@ class DQN(L.LightningModule):
             self.bootstrap: BootstrapRule = self.bootstrap_recipe()
         self._check_target()
         self.updater: Updater = EagerUpdater(self)
-        self.automatic_optimization = updates_per_step == 1
+        self.automatic_optimization = own_optimisation(updates_per_step, updater) is None
         self.env_spec = EnvSpec.of(env_spec) if isinstance(env_spec, Mapping) else env_spec
         self.statistics: dict[str, Tensor] = {}
         self._guards: Sequence[GuardsLosses] = ()
         self._begun: L.Trainer | None = None
-        self.save_hyperparameters(
-            {**self._hyperparameters(), "compile_loss": bool(compile_loss)}, logger=False
-        )
+        self.save_hyperparameters({**self._hyperparameters(), "updater": updater}, logger=False)
         if self.env_spec is not None:
             self.configure_model()
 
@@ -153,7 +158,7 @@ class DQN(L.LightningModule):
             "env_spec": self.env_spec and self.env_spec.as_dict(),
         }
 
-    def _check_settings(self) -> None:
+    def _check_settings(self, updater: str) -> None:
         if self.target_update_period_learner_steps < 1:
             raise ConfigError(
                 "model.target_update_period_learner_steps must be at least 1, got "
@@ -173,12 +178,14 @@ class DQN(L.LightningModule):
             )
         if updates < 1:
             raise ConfigError(f"model.updates_per_step must be at least 1, got {updates}")
-        for method in _NOT_CALLED if updates > 1 else ():
-            if is_overridden(method, self, DQN):
+        if updater not in _UPDATERS:
+            raise ConfigError(f"model.updater is {updater!r}, but is one of {list(_UPDATERS)}")
+        own = own_optimisation(updates, updater)
+        for method in _NOT_CALLED if own else ():
+            if own and is_overridden(method, self, DQN):
                 raise ConfigError(
-                    f"model.updates_per_step is {updates}, but {type(self).__name__} has a "
-                    f"{method} of its own, which would not be called: set it to 1, or override "
-                    "compute_loss only"
+                    f"{own.setting}, but {type(self).__name__} has a {method} of its own, which "
+                    f"would not be called: set it to {own.otherwise}, or override compute_loss only"
                 )
 
     def _check_target(self) -> None:
@@ -264,7 +271,7 @@ class DQN(L.LightningModule):
         """Choose the updater, and find who guards the run; have it checked if no data did."""
         if not isinstance(getattr(self.trainer, "datamodule", None), BringsExperience):
             check_run(self.trainer, self.hparams)
-        self.updater = (CompiledUpdater if self.hparams["compile_loss"] else EagerUpdater)(self)
+        self.updater = _UPDATERS[self.hparams["updater"]](self)
         self._guards = tuple(parts_of(self.trainer, GuardsLosses))
         self._begun = self.trainer
 
@@ -281,6 +288,9 @@ class DQN(L.LightningModule):
         """Have the weights looked at; add the stamp, if a `ReplayDataModule` knows it."""
         for guard in self._guards:
             guard.check_weights(self.online, checkpoint["global_step"])
+        for state in checkpoint.get("optimizer_states", ()):
+            for group in state["param_groups"]:
+                group["lr"] = float(group["lr"])  # `CapturedUpdater` keeps it in a tensor
         stamp = getattr(getattr(self._trainer, "datamodule", None), "stamp", None)
         if stamp is not None:
             checkpoint[STAMP_KEY] = stamp()
@@ -324,8 +334,8 @@ class DQN(L.LightningModule):
         The updater asks the target network and calls `compute_loss`. With a tuple of batches a
         learner step is made with each in turn; the loss is the last.
         """
-        if not isinstance(batch, AnyBatch):
-            return self.updater(batch)._asdict()
+        if not self.automatic_optimization:
+            return self.updater([batch] if isinstance(batch, AnyBatch) else batch)._asdict()
         losses = self.updater.losses(batch)
         return {"loss": losses.loss, "keys": batch.keys, "priorities": losses.td.priority}
 
@@ -363,20 +373,38 @@ class DQN(L.LightningModule):
 
     def measure(self, batch: Batch, losses: Losses, learns: Tensor | None = None) -> None:
         """Measure a loss if it is logged; see `batch_statistics`."""
-        if self._is_logging_step():
+        if self.is_measured():
             self.statistics = batch_statistics(batch, self.online, losses, self._action, learns)
 
     def optimize(self, loss: Tensor) -> None:
         """Make one learner step of a loss, in the place of the Trainer (manual optimisation)."""
         optimizer: Any = self.optimizers()
-        scheduler: Any = self.lr_schedulers()
         optimizer.zero_grad()
         self.manual_backward(loss)
         self.configure_gradient_clipping(optimizer)
         optimizer.step()
+        self._after_step()
+
+    def count(self, step: Callable[[], Tensor]) -> None:
+        """Make a learner step that optimises by itself and returns the norm of its gradients."""
+        optimizer: Any = self.optimizers()
+        optimizer._on_before_step()
+        norm = step()
+        for guard in self._guards:
+            guard.check(self.trainer.global_step + 1, [], norm)
+        optimizer._on_after_step()
+        self._after_step()
+
+    def _after_step(self) -> None:
+        scheduler: Any = self.lr_schedulers()
         if scheduler is not None:
             scheduler.step()
         self.move_target(self.trainer.global_step)
+
+    def plain_optimizer(self) -> torch.optim.Optimizer:
+        """Return the optimizer, without what Lightning puts around it."""
+        optimizer: Any = self.optimizers()
+        return optimizer.optimizer
 
     def steps_until_target_moves(self) -> int:
         """Return for how many learner steps the target network certainly stays as it is."""
@@ -403,9 +431,9 @@ class DQN(L.LightningModule):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         norm: Any = None
-        if gradient_clip_val or self._is_logging_step():
+        if gradient_clip_val or self.is_measured():
             norm = nn.utils.get_total_norm(gradients)
-        if self._is_logging_step():
+        if self.is_measured():
             self.statistics["train/grad_norm"] = norm
         for guard in self._guards:
             guard.check(self.trainer.global_step + 1, gradients, norm)
@@ -451,7 +479,8 @@ class DQN(L.LightningModule):
 
     test_step = validation_step
 
-    def _is_logging_step(self) -> bool:
+    def is_measured(self) -> bool:
+        """Return whether the next learner step is logged."""
         trainer = self._trainer  # None where a user calls training_step by hand
         return trainer is not None and is_logging_step(trainer, trainer.global_step + 1)
 

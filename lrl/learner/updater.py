@@ -119,7 +119,7 @@ class EagerUpdater:
         else:
             assert isinstance(batch, Batch)
             with onednn_products():
-                losses = _checked(self._compute(batch, next_values))
+                losses = self._checked(batch, next_values)
             self._agent.measure(batch, losses)
         self._agent.look_at(batch, losses)
         return losses
@@ -133,6 +133,9 @@ class EagerUpdater:
         keys = torch.cat([batch.keys for batch in batches])
         priorities = torch.cat([one.td.priority for one in losses])
         return Updated(losses[-1].loss.detach(), keys, priorities)
+
+    def _checked(self, batch: Batch, next_values: NextValues | None = None) -> Losses:
+        return _checked(self._compute(batch, next_values))
 
     def _ask_and_compute(self, batch: Batch, next_values: NextValues | None) -> Losses:
         agent = self._agent

@@ -18,6 +18,7 @@ RENAMED = {
     "data.inference.delay_seconds": "data.inference.max_batch_delay_seconds",
     "data.rate.error_buffer": "data.rate.max_samples_ahead",
     "data.rate.min_size_env_steps": "data.rate.warm_up_env_steps",
+    "model.compile_loss": "model.updater",
     "interval_learner_steps": "period_learner_steps",  # an argument of several callbacks
 }
 """New keys by old ones."""
@@ -73,6 +74,9 @@ def translated(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(callback, dict) and str(callback.get("class_path")).startswith("lrl."):
             arguments = callback.get("init_args") or {}
             callback["init_args"] = {new_name(name) or name: v for name, v in arguments.items()}
+    model = config.get("model") or {}
+    if isinstance(model.get("updater"), bool):  # it said whether the loss was compiled
+        model["updater"] = "compiled" if model["updater"] else "eager"
     data = config.get("data") or {}
     if (data.get("inference") or {}).get("num_servers") == 0:
         data["inference"] = None

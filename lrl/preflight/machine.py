@@ -172,8 +172,8 @@ def check_compiler(device: torch.device) -> None:
     compiler = os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
     if device.type == "cpu" and (fault := _fault_of(compiler)):
         raise ConfigError(
-            f"model.compile_loss is true, but {fault}: install one, name another in the "
-            "environment variable CXX, or set compile_loss to false"
+            f"model.updater is compiled, but {fault}: install one, name another in the "
+            "environment variable CXX, or set it to eager"
         )
 
 

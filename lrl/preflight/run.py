@@ -25,6 +25,7 @@ from lrl.preflight.settings import (
     check_weight_period,
 )
 from lrl.preflight.trainer import (
+    check_captured,
     check_clipping,
     check_trainer,
     check_updates_per_step,
@@ -115,7 +116,9 @@ def check_run(
     takes_weights = data is None or data.takes_weights
     check_updates_per_step(settings.get("updates_per_step", 1), trainer, takes_weights)
     check_clipping(settings.get("gradient_clip_norm"), trainer)
-    if settings.get("compile_loss"):
+    if settings.get("updater") == "captured":
+        check_captured(trainer)
+    elif settings.get("updater") == "compiled":
         check_compiler(trainer.strategy.root_device)
     if data is None:
         check_callbacks(trainer, takes_weights=False, needs_priorities=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import lightning as L
 
@@ -27,6 +27,32 @@ from lrl.types import ConfigError
 _OF_PROCESSES = ("chunks_per_actor", "start_method")
 _OF_RINGS = ("chunk_rows", *_OF_PROCESSES)
 _OF_SUPERVISION = ("on_failure", "max_restarts", "timeout_seconds")
+
+
+class OwnOptimisation(NamedTuple):
+    """Why a training step optimises by itself, in place of the Trainer.
+
+    Attributes:
+        setting: What is set, and to what.
+        otherwise: What to set it to for the Trainer to optimise.
+    """
+
+    setting: str
+    otherwise: str
+
+
+def own_optimisation(updates: int, updater: str) -> OwnOptimisation | None:
+    """Return why a training step optimises by itself; None if the Trainer does.
+
+    Args:
+        updates: `model.updates_per_step`.
+        updater: `model.updater`.
+    """
+    if updater == "captured":
+        return OwnOptimisation("model.updater is captured", "eager")
+    if updates > 1:
+        return OwnOptimisation(f"model.updates_per_step is {updates}", "1")
+    return None
 
 
 def is_logging_step(trainer: L.Trainer, learner_step: int) -> bool:
@@ -197,10 +223,11 @@ def check_sequences(
     Raises:
         ConfigError: They do not.
     """
-    if agent.get("compile_loss"):
+    updater = agent.get("updater", "eager")
+    if updater != "eager":
         raise ConfigError(
-            "model.compile_loss is true, but replay.sequences are not "
-            "compiled, so that it would do nothing: set compile_loss to false"
+            f"model.updater is {updater}, but what is done with replay.sequences depends on where "
+            "episodes begin in them: set it to eager"
         )
     if agent.get("core") is None:
         if sequences.burn_in:

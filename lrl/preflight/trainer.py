@@ -16,14 +16,19 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lrl.preflight.callbacks import (
     Evaluates,
     EvaluatesInBackground,
+    HasParts,
     Monitors,
     parts_of,
     periods_of,
 )
 from lrl.preflight.ranks import check_strategy, refuse_strategy
+from lrl.preflight.settings import own_optimisation
 from lrl.types import ConfigError
 
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+_WITHIN_STEPS = (
+    "on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step"
+)  # fmt: skip
 _SHORT = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "None": "32-true"}
 _NEEDED = (
     ("enable_checkpointing", False, "actor_learner keeps the best checkpoint and the last"),
@@ -121,6 +126,33 @@ def check_updates_per_step(updates: int, trainer: L.Trainer, takes_weights: bool
         )
 
 
+def check_captured(trainer: L.Trainer) -> None:
+    """Check that nothing is to be done within learner steps that are repeated as a whole.
+
+    Raises:
+        ConfigError: Something is, which would be left out.
+    """
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    for setting, value, neutral in (
+        ("precision", scaler and trainer.precision, None),
+        ("world_size", trainer.world_size, 1),
+    ):
+        if value != neutral:
+            raise ConfigError(
+                f"trainer.{setting} is {value}, of which a learner step that is repeated as a "
+                "whole knows nothing: set model.updater to eager"
+            )
+    callbacks = (part for part in parts_of(trainer, L.Callback) if not isinstance(part, HasParts))
+    parts = [(trainer.lightning_module, L.LightningModule), *((c, L.Callback) for c in callbacks)]
+    for part, kind in parts:
+        for hook in _WITHIN_STEPS:
+            if getattr(type(part), hook) is not getattr(kind, hook):
+                raise ConfigError(
+                    f"{type(part).__name__} has {hook}, which is not called in learner steps that "
+                    "are repeated: set model.updater to eager"
+                )
+
+
 def check_evaluation_schedule(trainer: L.Trainer, evaluation: Evaluates) -> None:
     """Check that the Trainer has no schedule of evaluations beside that of lrl's callback.
 
@@ -181,13 +213,13 @@ def check_ranks(trainer: L.Trainer) -> None:
 
 
 def check_trainer_settings(
-    settings: Mapping[str, Any], updates_per_step: int, *, is_fit: bool
+    settings: Mapping[str, Any], agent: Mapping[str, Any], *, is_fit: bool
 ) -> None:
     """Check that the settings fit from which the command line is to build a Trainer.
 
     Args:
         settings: Of the section `trainer`.
-        updates_per_step: Of the section `model`.
+        agent: Of the section `model`.
         is_fit: Whether it is to train; what was trained on a GPU can be tested without one.
 
     Raises:
@@ -215,12 +247,13 @@ def check_trainer_settings(
                 f"trainer.accelerator is {accelerator}, but torch {torch.__version__} sees no GPU "
                 "here: install a torch made for it, or set it to auto"
             )
+    own = own_optimisation(agent.get("updates_per_step", 1), agent.get("updater", "eager"))
     for setting, neutral in (("gradient_clip_val", None), ("accumulate_grad_batches", 1)):
-        if updates_per_step > 1 and settings[setting] not in (neutral, 0):
+        if own and settings[setting] not in (neutral, 0):
             raise ConfigError(
                 f"trainer.{setting} is {settings[setting]}, which Lightning does between training "
-                f"steps, but model.updates_per_step is {updates_per_step}: leave it out, or set "
-                "that to 1"
+                f"steps, but {own.setting}: leave it out (model.gradient_clip_norm clips, too), or "
+                f"set that to {own.otherwise}"
             )
 
 

@@ -70,7 +70,7 @@ class Recorder(L.Callback):
     def _note(self, trainer: L.Trainer, agent: Any) -> None:
         self.online.append(weights_of(agent.online))
         self.target.append(weights_of(agent.target))
-        self.learning_rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+        self.learning_rates.append(float(trainer.optimizers[0].param_groups[0]["lr"]))
         self.statistics.append({name: float(value) for name, value in agent.statistics.items()})
         self.global_steps.append(trainer.global_step)
 

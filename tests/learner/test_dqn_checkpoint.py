@@ -50,7 +50,7 @@ def test_it_holds_tensors_and_plain_types(checkpoint: tuple[DQN, Path]):
         "target_update_tau": 0.5,
         "gradient_clip_norm": None,
         "updates_per_step": 1,
-        "compile_loss": False,
+        "updater": "eager",
         "env_spec": {
             "observation_shape": (2,), "observation_dtype": "float32", "num_actions": 2,
             "frame_stack": 1, "frame_skip": 1, "action_masks": False,

@@ -81,7 +81,7 @@ def test_a_run_learns_by_the_compiled_loss_if_asked_to(tmp_path, monkeypatch, as
         return lambda *arguments: (compiled.append(arguments), function(*arguments))[1]
 
     monkeypatch.setattr(torch, "compile", compile_function)
-    agent = CountedLoss(compile_loss=asked)
+    agent = CountedLoss(updater="compiled" if asked else "eager")
     run = make_run(tmp_path, module=agent, max_steps=3).fit()
     assert len(compiled) == (3 if asked else 0)
     assert agent.calls == 3  # a loss of your own is compiled, too

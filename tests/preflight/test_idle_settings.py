@@ -132,7 +132,7 @@ CORE = {"core": GRUCore}
         ({}, {}, r"sequences\.burn_in is 40, but without model\.core nothing is remembered"),
         ({"burn_in": 0, "memory": "zero"}, {}, r"sequences\.memory is zero, but without model"),
         ({"eta": 0.5}, CORE, r"sequences\.eta is 0\.5, but replay\.sampler draws without"),
-        ({}, {**CORE, "compile_loss": True}, r"compile_loss is true, but replay\.sequences are"),
+        ({}, {**CORE, "updater": "compiled"}, r"updater is compiled, but .* replay\.sequences"),
     ],
 )
 def test_settings_of_sequences_that_do_nothing_are_refused(tmp_path, sequences, agent, message):

@@ -104,17 +104,17 @@ def test_a_script_is_refused_before_anything_starts(tmp_path):
 )
 def test_what_the_command_line_is_told_is_refused_before_a_trainer_is_built(settings, words):
     with pytest.raises(ConfigError, match=rf"trainer\.{words}"):
-        check_trainer_settings({**SETTINGS, **settings}, updates_per_step=1, is_fit=True)
+        check_trainer_settings({**SETTINGS, **settings}, {}, is_fit=True)
 
 
 def test_what_was_trained_on_a_gpu_can_be_tested_without_one():
     settings = {**SETTINGS, "precision": "16-mixed", "accelerator": "cpu"}
-    check_trainer_settings(settings, updates_per_step=1, is_fit=False)
+    check_trainer_settings(settings, {}, is_fit=False)
 
 
 @pytest.mark.parametrize("precision", [None, 32, "32", "32-true", "bf16", "bf16-mixed"])
 def test_precisions_by_all_their_names_are_taken(precision):
-    check_trainer_settings({**SETTINGS, "precision": precision}, updates_per_step=1, is_fit=True)
+    check_trainer_settings({**SETTINGS, "precision": precision}, {}, is_fit=True)
 
 
 @pytest.mark.parametrize(
@@ -125,16 +125,16 @@ def test_precisions_by_all_their_names_are_taken(precision):
     ],
 )
 def test_several_updates_a_step_and_what_the_trainer_does_between_them(settings, words):
-    check_trainer_settings({**SETTINGS, **settings}, updates_per_step=1, is_fit=True)
+    check_trainer_settings({**SETTINGS, **settings}, {}, is_fit=True)
     with pytest.raises(ConfigError, match=rf"trainer\.{words}"):
-        check_trainer_settings({**SETTINGS, **settings}, updates_per_step=4, is_fit=True)
+        check_trainer_settings({**SETTINGS, **settings}, {"updates_per_step": 4}, is_fit=True)
 
 
 def test_a_missing_gpu_is_named_with_what_to_do(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"accelerator is gpu, but torch .* or set it to auto"):
-        check_trainer_settings({**SETTINGS, "accelerator": "gpu"}, updates_per_step=1, is_fit=True)
+        check_trainer_settings({**SETTINGS, "accelerator": "gpu"}, {}, is_fit=True)
 
 
 @pytest.mark.parametrize(

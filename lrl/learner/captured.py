@@ -1,0 +1,178 @@
+"""Learner steps that are recorded once and repeated: a CUDA graph, or on a CPU a tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lrl.learner.updater import Agent, EagerUpdater, Losses, Updated
+from lrl.networks import onednn_products
+from lrl.networks.heads import TDLoss
+from lrl.parts.recipe import Recipe
+from lrl.parts.tape import Tape, TapeError
+from lrl.types import AnyBatch, Batch, ConfigError
+
+_EAGER_STEPS = 3
+"""Learner steps before one is recorded: optimizers make their state in the first, and CUDA graphs
+need memory that was used before."""
+
+
+def check_capturable(optimizer: Recipe) -> None:
+    """Check that an optimizer counts in tensors, which a repeated step changes.
+
+    Raises:
+        ConfigError: It counts in numbers of Python, which would stay what they were.
+    """
+    is_adam = optimizer.find() in (torch.optim.Adam, torch.optim.AdamW)
+    if not (is_adam and optimizer.init_args.get("fused")):
+        raise ConfigError(
+            f"model.updater is captured, but model.optimizer is {optimizer.class_path} with "
+            f"{dict(optimizer.init_args)}, whose numbers would stay what they were: set it to "
+            "torch.optim.Adam or torch.optim.AdamW with init_args.fused true, or the updater to "
+            "eager"
+        )
+
+
+class CapturableAgent(Agent, Protocol):
+    """What is needed of a module, beside what every updater needs."""
+
+    gradient_clip_norm: float | None
+
+    def is_measured(self) -> bool:
+        """Return whether the next learner step is logged."""
+        ...
+
+    def plain_optimizer(self) -> torch.optim.Optimizer:
+        """Return the optimizer, without what Lightning puts around it."""
+        ...
+
+    def count(self, step: Callable[[], Tensor]) -> None:
+        """Make a learner step that optimises by itself and returns the norm of its gradients."""
+        ...
+
+
+class CapturedUpdater(EagerUpdater):
+    """Repeats a whole learner step: noise, losses, gradients, clipping and optimizer.
+
+    What is learnt is what `EagerUpdater` learns from the same batches, asked one by one. Steps
+    that are logged are not repeated but made anew, and so are the first ones and those with batches
+    of another layout.
+
+    Args:
+        agent: The module, whose optimizer is a fused Adam or AdamW: its numbers are tensors.
+    """
+
+    def __init__(self, agent: CapturableAgent) -> None:
+        super().__init__(agent)
+        self._agent: CapturableAgent = agent
+        self._optimizer: Any = None
+        self._eager_steps = _EAGER_STEPS
+        self._recorded: Tape | _Graph | None = None
+        self._layout: Any = None
+
+    def __call__(self, batches: Sequence[AnyBatch]) -> Updated:
+        """Make one learner step with each batch, in turn."""
+        if self._optimizer is None:
+            self._optimizer = self._agent.plain_optimizer()
+            _keep_rates_in_tensors(self._optimizer)
+        losses = [self._learn(batch) for batch in batches]
+        keys = torch.cat([batch.keys for batch in batches])
+        priorities = torch.cat([one.td.priority for one in losses])
+        return Updated(losses[-1].loss.detach(), keys, priorities)
+
+    def _learn(self, batch: AnyBatch) -> Losses:
+        columns = {name: c for name, c in batch.columns().items() if name != "keys"}
+        layout = {name: (c.shape, c.stride(), c.dtype) for name, c in columns.items()}
+        is_known = self._layout in (None, layout)
+        if self._eager_steps or self._agent.is_measured() or not is_known:
+            self._eager_steps = max(0, self._eager_steps - 1)
+            losses = self.losses(batch)
+            self._agent.optimize(losses.loss)
+            return losses
+        self._layout = layout
+        return self._repeated(batch, columns)
+
+    def _repeated(self, batch: AnyBatch, columns: dict[str, Tensor]) -> Losses:
+        inputs, found = list(columns.values()), list[Losses]()
+
+        def step() -> Tensor:
+            if self._recorded is None:
+                self._recorded = self._record(batch, columns)
+                outputs = self._recorded.outputs
+            else:
+                outputs = self._recorded(inputs)
+            loss, norm, *td = outputs
+            found.append(Losses(loss, TDLoss(*td)))
+            self._agent.look_at(batch, found[0])
+            return norm
+
+        self._agent.count(step)
+        return found[0]
+
+    def _record(self, batch: AnyBatch, columns: dict[str, Tensor]) -> Tape | _Graph:
+        def step(*inputs: Tensor) -> Sequence[Tensor]:
+            return self._step(batch.sent(lambda _: dict(zip(columns, inputs, strict=True))))
+
+        kind = _Graph if next(iter(columns.values())).is_cuda else Tape
+        try:
+            return kind(step, list(columns.values()))
+        except TapeError as error:
+            raise ConfigError(
+                f"model.updater is captured, but the loss cannot be repeated: {error}. Compute "
+                "with tensors alone (torch.where instead of `if`), or set it to eager"
+            ) from error
+
+    def _step(self, batch: AnyBatch) -> Sequence[Tensor]:
+        agent = self._agent
+        assert isinstance(batch, Batch)
+        agent.online.sample_noise()
+        agent.target.sample_noise()
+        with onednn_products():
+            losses = self._checked(batch)
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        for parameter in parameters:
+            parameter.grad = None
+        losses.loss.backward()
+        learnt = [p for p in parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in learnt])
+        if agent.gradient_clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(learnt, agent.gradient_clip_norm, norm)
+        self._optimizer.step()
+        for parameter in parameters:
+            parameter.grad = None
+        return losses.loss.detach(), norm, *(part.detach() for part in losses.td)
+
+
+class _Graph:
+    """A CUDA graph of a function, with the interface of a `Tape`.
+
+    Args:
+        function: From tensors to tensors.
+        inputs: Its first arguments.
+    """
+
+    def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
+        self._inputs = [tensor.clone() for tensor in inputs]
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._outputs = function(*self._inputs)
+        self.outputs = self(inputs)  # capturing computes nothing
+
+    def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Do the same with other inputs."""
+        for own, tensor in zip(self._inputs, inputs, strict=True):
+            own.copy_(tensor, non_blocking=True)
+        self._graph.replay()
+        return tuple(tensor.clone() for tensor in self._outputs)
+
+
+def _keep_rates_in_tensors(optimizer: torch.optim.Optimizer) -> None:
+    """Have learning rates be read at every step: a number of Python would stay what it was."""
+    for group in optimizer.param_groups:
+        if not isinstance(group["lr"], Tensor):
+            device = group["params"][0].device
+            dtype = torch.float64 if device.type == "cpu" else torch.float32
+            group["lr"] = torch.tensor(group["lr"], dtype=dtype, device=device)

@@ -1,0 +1,190 @@
+"""Learner steps that are repeated teach what eager ones do, bit for bit, and are counted alike."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.exact_runs import assert_same as assert_same_outcome
+from helpers.exact_runs import outcome, saving_run
+from helpers.tiny_networks import FlatEncoder, random_batch
+from helpers.trainers import Loader, Recorder, batches, equal, quiet_trainer, weights_of
+from helpers.training_runs import Run, make_run, quiet, small_agent, small_data
+
+from lrl import DQN, ReplayConfig, SequenceConfig
+from lrl.learner.bootstrap import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
+from lrl.learner.captured import CapturedUpdater
+from lrl.learner.updater import Losses
+from lrl.networks import (
+    CategoricalHead,
+    GRUCore,
+    ImplicitQuantileHead,
+    MLPEncoder,
+    QuantileHead,
+    ScalarHead,
+)
+from lrl.replay import PrioritizedSampler, RankSampler, UniformSampler
+from lrl.types import Batch, ConfigError, EnvSpec
+
+pytestmark = quiet
+
+ADAM = functools.partial(torch.optim.Adam, lr=1e-2, fused=True)
+HEADS: dict[str, Any] = {
+    "scalar": ScalarHead,
+    "dueling": functools.partial(ScalarHead, dueling=True, hidden_size=8, noisy=True),
+    "categorical": functools.partial(CategoricalHead, v_min=-5.0, v_max=5.0),
+    "quantile": functools.partial(QuantileHead, num_quantiles=8),
+    "implicit": functools.partial(ImplicitQuantileHead, embedding_size=8),
+}
+RULES: dict[str, Any] = {
+    "max": MaxBootstrap, "double": DoubleBootstrap, "munchausen": MunchausenBootstrap
+}  # fmt: skip
+STEPS = 100
+
+
+@pytest.fixture(autouse=True)
+def one_batch_at_once(monkeypatch):
+    """Some processors round other numbers of rows in a product in other ways."""
+    monkeypatch.setattr("lrl.learner.updater._ROWS_ASKED_AT_ONCE", 8)
+
+
+def learnt(spec: EnvSpec, updater: Any, **settings: Any) -> tuple[DQN, Recorder]:
+    torch.manual_seed(0)
+    agent = DQN(
+        FlatEncoder, updater=updater, env_spec=spec,
+        **{"optimizer": ADAM, "target_update_period_learner_steps": 7, **settings},
+    )  # fmt: skip
+    recorder = Recorder()
+    trainer = quiet_trainer(STEPS, recorder, log_every_n_steps=25)
+    trainer.fit(agent, train_dataloaders=Loader(batches(STEPS)))
+    assert trainer.global_step == STEPS
+    return agent, recorder
+
+
+def assert_same(found: Recorder, expected: Recorder) -> None:
+    assert found.global_steps == expected.global_steps
+    assert found.learning_rates == expected.learning_rates
+    assert found.statistics == expected.statistics
+    for name in ("online", "target"):
+        pairs = zip(getattr(found, name), getattr(expected, name), strict=True)
+        assert [equal(*pair) for pair in pairs] == [True] * (STEPS + 1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("head", HEADS)
+def test_a_repeated_step_is_the_eager_one(tiny_spec: EnvSpec, head: str, rule: str):
+    parts = {"head": HEADS[head], "bootstrap": RULES[rule]}
+    _, expected = learnt(tiny_spec, "eager", **parts)
+    agent, found = learnt(tiny_spec, "captured", **parts)
+    assert_same(found, expected)
+    updater: Any = agent.updater
+    assert type(agent.updater) is CapturedUpdater
+    assert updater._recorded.num_operations > 40
+
+
+def scheduler(kind: Any, **settings: Any) -> dict[str, Any]:
+    return {"lr_scheduler": functools.partial(kind, **settings)}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        scheduler(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.9),
+        scheduler(torch.optim.lr_scheduler.LinearLR, total_iters=80),
+        {"gradient_clip_norm": 0.05},
+        {"target_update_tau": 0.3},
+        {"optimizer": functools.partial(torch.optim.AdamW, lr=1e-2, fused=True, amsgrad=True)},
+    ],
+)
+def test_nothing_is_baked_in(tiny_spec: EnvSpec, settings: dict[str, Any]):
+    _, expected = learnt(tiny_spec, "eager", **settings)
+    _, found = learnt(tiny_spec, "captured", **settings)
+    assert_same(found, expected)
+    assert len(set(found.learning_rates)) > 30 or "lr_scheduler" not in settings
+
+
+@pytest.mark.parametrize("updates", [1, 4])
+@pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler, RankSampler])
+def test_whole_runs_are_equal(tmp_path, sampler: Any, updates: int):
+    """With checkpoints, metrics and replay; and an interrupted one that goes on."""
+
+    def run(updater: Any, max_steps: int, folder: str) -> Any:
+        torch.manual_seed(3)
+        agent = small_agent(optimizer=ADAM, updater=updater, updates_per_step=updates)
+        replay = ReplayConfig(200, batch_size=8, sampler=sampler)
+        data = small_data(replay=replay)
+        return saving_run(
+            tmp_path / folder, agent, data, max_steps=max_steps, evaluate=20, log_every_n_steps=20
+        )
+
+    def outcome_of(run: Run) -> dict[str, Any]:
+        found = outcome(run)
+        for group in found["optimizer"]["param_groups"]:
+            group["lr"] = float(group["lr"])
+        return found
+
+    expected = outcome_of(run("eager", 60, "eager").fit())
+    assert_same_outcome(outcome_of(run("captured", 60, "captured").fit()), expected)
+    first = run("captured", 32, "again").fit()
+    again = run("captured", 60, "again").fit(first.checkpoint("last"))
+    assert_same_outcome(outcome_of(again), expected)
+
+
+def test_batches_of_another_layout_are_learnt_from_as_well(tiny_spec: EnvSpec):
+    def train(updater: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        agent = DQN(FlatEncoder, optimizer=ADAM, updater=updater, env_spec=tiny_spec)
+        loader = Loader([random_batch(size=8 if n % 3 else 5, seed=n) for n in range(20)])
+        trainer = quiet_trainer(20)
+        trainer.fit(agent, train_dataloaders=loader)
+        assert trainer.global_step == 20
+        return weights_of(agent.online)
+
+    assert equal(train("captured"), train("eager"))
+
+
+class Branching(DQN):
+    def compute_loss(self, batch: Batch, next_values: Any) -> Losses:
+        losses = super().compute_loss(batch, next_values)
+        return losses if losses.loss < 1e9 else losses._replace(loss=losses.loss * 0)
+
+
+class Clipping(L.Callback):
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Would be left out."""
+
+
+class OwnStep(DQN):
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Would be left out."""
+
+
+def test_what_cannot_be_repeated_is_refused(tmp_path, tiny_spec: EnvSpec):
+    for optimizer in (torch.optim.Adam, torch.optim.SGD):
+        with pytest.raises(
+            ConfigError, match=r"model\.optimizer is .*fused true, or the updater to"
+        ):
+            DQN(optimizer=functools.partial(optimizer, lr=1.0), updater="captured")
+    with pytest.raises(ConfigError, match=r"OwnStep has a optimizer_step .*set it to eager"):
+        OwnStep(optimizer=ADAM, updater="captured")
+    with pytest.raises(ConfigError, match=r"model\.updater is 'fast', but is one of \['eager'"):
+        DQN(updater="fast")  # pyright: ignore[reportArgumentType]
+
+    agent = functools.partial(small_agent, optimizer=ADAM, updater="captured")
+    with pytest.raises(ConfigError, match="Clipping has on_after_backward"):
+        make_run(tmp_path, Clipping(), module=agent()).fit()
+    sequences = SequenceConfig(length=4, overlap=2)
+    data = small_data(replay=ReplayConfig(200, batch_size=8, sequences=sequences))
+    with pytest.raises(ConfigError, match=r"model\.updater is captured, but .* replay\.sequences"):
+        make_run(
+            tmp_path, module=agent(core=functools.partial(GRUCore, hidden_size=4)), data=data
+        ).fit()
+
+    branching = Branching(
+        functools.partial(MLPEncoder, hidden_sizes=(8,)), optimizer=ADAM, updater="captured"
+    )
+    with pytest.raises(ConfigError, match=r"loss cannot be repeated: aten\._local_scalar_dense"):
+        make_run(tmp_path, module=branching).fit()

@@ -32,6 +32,7 @@ from lrl.bench.measure import Measurement, compared, table, write
 from lrl.learner.updater import CompiledUpdater
 from lrl.networks import (
     CategoricalHead,
+    ConvEncoder,
     ImplicitQuantileHead,
     MLPEncoder,
     NatureEncoder,
@@ -61,6 +62,8 @@ _CARTPOLE = EnvSpec.box((4,), "float32", num_actions=2)
 _CONV = functools.partial(NatureEncoder, hidden_size=None)
 _LAST = {"hidden_size": 512}
 _SCALAR = functools.partial(ScalarHead, loss="huber")
+_DER_CONV = functools.partial(ConvEncoder, layers=[(32, 5, 5), (64, 5, 5)], hidden_size=None)
+_DER_HEAD = functools.partial(CategoricalHead, hidden_size=256, dueling=True, noisy=True)
 WORKLOADS = {
     "mlp": Workload(_CARTPOLE, MLPEncoder, _SCALAR, 128),
     "nature": Workload(_ATARI, _CONV, functools.partial(_SCALAR, **_LAST), 32),
@@ -68,6 +71,7 @@ WORKLOADS = {
     "c51": Workload(_ATARI, _CONV, functools.partial(CategoricalHead, **_LAST), 32),
     "qr": Workload(_ATARI, _CONV, functools.partial(QuantileHead, **_LAST), 32),
     "iqn": Workload(_ATARI, _CONV, functools.partial(ImplicitQuantileHead, **_LAST), 32),
+    "der": Workload(_ATARI, _DER_CONV, _DER_HEAD, 32),
     "nature_256": Workload(_ATARI, _CONV, functools.partial(_SCALAR, **_LAST), 256),
 }
 
@@ -85,6 +89,7 @@ class Side:
     onednn: bool = True
     bf16: bool = False
     compiled: bool = False
+    captured: bool = False
 
 
 LADDER = {
@@ -101,6 +106,8 @@ TRAINER = {
     "raw": Side(),
     "Trainer, 1 update a step": Side(trainer=True),
     "Trainer, 8 updates a step": Side(trainer=True, updates_per_step=8),
+    "Trainer, captured": Side(trainer=True, captured=True),
+    "Trainer, captured, 8 updates a step": Side(trainer=True, captured=True, updates_per_step=8),
     "plain torch": Side(plain=True),
 }
 TRAINER_BF16 = {
@@ -193,6 +200,7 @@ def make_module(workload: Workload, side: Side) -> DQN:
         optimizer=functools.partial(torch.optim.Adam, lr=1e-4, fused=side.fused),
         target_update_period_learner_steps=bare.TARGET_PERIOD,
         updates_per_step=side.updates_per_step,
+        updater="captured" if side.captured else "eager",
         env_spec=workload.spec,
     )
     if side.compiled:

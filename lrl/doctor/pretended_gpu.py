@@ -1,7 +1,7 @@
 """A GPU that is pretended on the CPU, and takes note of what a learner would wait for.
 
-What it computes is right; how long it takes says nothing. It has one queue of work and no NCCL, and
-knows neither autocast nor graphs.
+What it computes is right; how long it takes says nothing. It has one queue of work, CUDA graphs of
+plain operations, no NCCL and no autocast.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_iter, tree_leaves, tree_map
 from typing_extensions import override
+
+from lrl.parts.tape import INDEXING, READS
 
 _CUDA = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -34,22 +36,9 @@ Kind = Literal["read", "wait", "to_host", "to_device", "kernel", "fault"]
 - `read`: the host waits for all work queued: `.item()`, a blocking copy, a boolean index.
 - `wait`: the host waits for an event; `age` is how many kernels were queued since it was recorded.
 - `to_host`, `to_device`: a copy for which nobody waits, from or to page-locked memory.
-- `kernel`: an operation; views are none.
+- `kernel`: an operation, or a graph of them; views are none.
 - `fault`: a copy's page-locked source changed before the copy had surely been made.
 """
-
-_READING = {
-    _aten._local_scalar_dense.default,
-    _aten.equal.default,
-    _aten.is_nonzero.default,
-    _aten.nonzero.default,
-    _aten.masked_select.default,
-    _aten._unique2.default,
-    _aten.unique_dim.default,
-    _aten.unique_consecutive.default,
-    _aten.repeat_interleave.Tensor,
-}
-_INDEXING = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default}
 
 
 @dataclass(frozen=True)
@@ -145,6 +134,7 @@ class PretendedGpu:
         self._coming: list[_Copy] = []
         self._begun = 0  # copies ever queued
         self._pinned: dict[int, Tensor] = {}
+        self._capturing: _Graph | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendedGpu:
@@ -183,6 +173,8 @@ class PretendedGpu:
         yield torch.inference_mode, "__enter__", torch.no_grad.__enter__
         yield torch.inference_mode, "__exit__", torch.no_grad.__exit__
         yield torch, "_has_compatible_shallow_copy_type", _are_of_one_device
+        group = torch._C._group_tensors_by_device_and_dtype
+        yield torch._C, group.__name__, lambda *args: _grouped(group, *args)
         yield cuda, "_lazy_init", lambda: None
         yield cuda, "is_available", lambda: True
         yield cuda, "device_count", lambda: 1
@@ -194,6 +186,8 @@ class PretendedGpu:
         yield cuda, "get_device_name", lambda device=None: "a pretended GPU"
         yield cuda, "empty_cache", lambda: None
         yield cuda, "Event", lambda *args, **kwargs: _Event(gpu)
+        yield cuda, "CUDAGraph", lambda: _Graph(gpu)
+        yield cuda, "graph", lambda graph: graph.captured()
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func is _aten.copy_.default:
@@ -202,6 +196,8 @@ class PretendedGpu:
             kwargs = {**kwargs, "device": _CPU}
         inputs = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
         self._look_at_inputs(func, args, inputs)
+        if self._capturing is not None:
+            self._capturing.before(func, args)
         found = func(*tree_map(_host_of, args), **tree_map(_host_of, dict(kwargs)))
         if func is _aten._local_scalar_dense.default:
             return found
@@ -217,7 +213,10 @@ class PretendedGpu:
                 return value
             return own[id(value)] if id(value) in own else PretendedTensor(value, self)
 
-        return tree_map(there, found)
+        wrapped = tree_map(there, found)
+        if self._capturing is not None:
+            self._capturing.after(func, args, kwargs, wrapped, is_new=not _is_view(func))
+        return wrapped
 
     def _copy(self, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         if not isinstance(target, PretendedTensor):
@@ -253,9 +252,9 @@ class PretendedGpu:
 
     def _look_at_inputs(self, func: Any, args: Sequence[Any], inputs: Sequence[Tensor]) -> None:
         """Note whether an operation waits; refuse tensors of two devices."""
-        if func in _READING:
+        if func in READS:
             self._read(str(func))
-        elif func in _INDEXING:
+        elif func in INDEXING:
             for index in args[1]:
                 if index is not None and index.dtype in (torch.bool, torch.uint8):
                     self._read(f"{func} by flags")
@@ -267,6 +266,10 @@ class PretendedGpu:
     # Time.
 
     def _note(self, kind: Kind, what: str, age: int = 0) -> None:
+        if self._capturing is not None:
+            if kind != "kernel":
+                raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
+            return  # nothing runs
         self._kernels += kind == "kernel"
         self.notes.append(Note(kind, what, _where(), age))
 
@@ -331,6 +334,66 @@ class _Event:
         gpu._finish(self._copies)
 
 
+class _Graph:
+    """A CUDA graph: what was queued while it was captured, in the memory that it had then."""
+
+    def __init__(self, gpu: PretendedGpu) -> None:
+        self._gpu = gpu
+        self._operations: list[tuple[Any, Any, Any, list[Any]]] = []
+        self._made: set[int] = set()
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[None]:
+        """Capture: nothing is computed, so that what was changed is put back."""
+        generator, self._gpu._capturing = torch.get_rng_state(), self
+        try:
+            yield
+        finally:
+            self._gpu._capturing = None
+            torch.set_rng_state(generator)
+            for host, numbers in self._before.values():
+                host.copy_(numbers)
+
+    def replay(self) -> None:
+        """Do all of it again."""
+        self._gpu._note("kernel", "graph")
+        for func, args, kwargs, made in self._operations:
+            found = func(*args, **kwargs)
+            for own, new in zip(made, tree_leaves(found), strict=True):
+                if own is not None:
+                    own.copy_(new)
+
+    def before(self, func: Any, args: Sequence[Any]) -> None:
+        """Keep what an operation will change, unless it was made here."""
+        for value, declared in zip(args, func._schema.arguments, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                for tensor in tree_iter(value):
+                    place = tensor.host.untyped_storage().data_ptr()
+                    if place not in self._made and place not in self._before:
+                        whole = tensor.host.new_empty(0).set_(tensor.host.untyped_storage())
+                        self._before[place] = whole, whole.clone()
+
+    def after(self, func: Any, args: Any, kwargs: Any, found: Any, is_new: bool = True) -> None:
+        """Take note of an operation and of the memory that it wrote its results to.
+
+        Args:
+            func: The operation.
+            args: Its arguments.
+            kwargs: Those that were given by name.
+            found: What it returned.
+            is_new: Whether that has memory of its own, where it is none of the arguments.
+        """
+        inputs = {id(leaf) for leaf in tree_iter((args, kwargs))}
+        made = [
+            r.host if is_new and isinstance(r, PretendedTensor) and id(r) not in inputs else None
+            for r in tree_leaves(found)
+        ]
+        self._made |= {host.untyped_storage().data_ptr() for host in made if host is not None}
+        hosts = tree_map(_host_of, args), tree_map(_host_of, dict(kwargs))
+        self._operations.append((func, *hosts, made))
+
+
 class _Functions(TorchFunctionMode):
     """Answers what is asked of devices before torch looks for one."""
 
@@ -381,7 +444,10 @@ class _Functions(TorchFunctionMode):
             gpu._read(f"{func.__name__} from the host")
         else:
             gpu._note("kernel", str(getattr(func, "__name__", func)))
-        return PretendedTensor(func(*tree_map(_host_of, args), **kwargs), gpu)
+        made = PretendedTensor(func(*tree_map(_host_of, args), **kwargs), gpu)
+        if gpu._capturing is not None:
+            gpu._capturing.after(func, args, kwargs, made)
+        return made
 
     @staticmethod
     def _device(tensor: Tensor) -> torch.device:
@@ -478,6 +544,13 @@ def _host_of(value: Any) -> Any:
 
 def _are_of_one_device(tensor: Tensor, other: Tensor) -> bool:
     return isinstance(tensor, PretendedTensor) == isinstance(other, PretendedTensor)
+
+
+def _grouped(group: Callable[..., dict[Any, Any]], tensors: Any, *args: Any) -> dict[Any, Any]:
+    """Have an optimizer find its tensors on the device that they say."""
+    there = isinstance(next(iter(tree_iter(tensors)), None), PretendedTensor)
+    found = group(tensors, *args)
+    return {(_CUDA if there else device, kind): g for (device, kind), g in found.items()}
 
 
 def _is_view(func: Any) -> bool:

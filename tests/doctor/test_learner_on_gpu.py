@@ -46,7 +46,7 @@ SAMPLERS: dict[str, Any] = {
 RULES: list[Any] = [MaxBootstrap, DoubleBootstrap, MunchausenBootstrap]
 
 
-ADAM = functools.partial(torch.optim.Adam, lr=1e-3, fused=True)
+ADAM = functools.partial(torch.optim.Adam, lr=2**-10, fused=True)  # the same in 32 and 64 bits
 
 
 @dataclass
@@ -127,6 +127,24 @@ def test_a_learner_step_launches_no_more_than_it_did(tmp_path: Path, head: str):
     found = train(tmp_path, small_agent(head=HEADS[head], optimizer=ADAM))
     counts = [sum(note.kind == "kernel" for note in step) for step in found.steps]
     assert sorted(set(counts)) == [KERNELS[head], KERNELS[head] + 1]  # a step moves the target
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_captured_step_is_one_launch_and_learns_the_same(tmp_path: Path, head: str):
+    """Seven columns go into its own memory, and five results out of it."""
+    replay = ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler)
+    weights = []
+    for updater in ("eager", "captured"):
+        torch.manual_seed(0)
+        agent = small_agent(head=HEADS[head], optimizer=ADAM, updater=updater)
+        found = train(tmp_path, agent, data={"replay": replay}, seed=None)
+        weights.append({name: tensor.cpu() for name, tensor in agent.state_dict().items()})
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+    for step in found.steps:
+        assert counted(step) == {"to_device": 1, "to_host": 2, "wait": 2}
+        launches = Counter(note.what for note in step if note.kind == "kernel")
+        assert launches["graph"] == 1
+        assert launches.total() < 25
 
 
 def test_rows_of_a_replay_on_the_gpu_go_there_once(tmp_path: Path):

@@ -163,6 +163,37 @@ def test_tensors_of_two_devices_do_not_meet(gpu: PretendedGpu):
     assert (there + torch.tensor(1.0)).sum().item() == 6.0  # a number of the host is taken along
 
 
+def test_a_graph_does_again_what_was_captured_in_the_same_memory(gpu: PretendedGpu):
+    total, given = torch.zeros(2, device=CUDA), torch.ones(2, device=CUDA)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = (2 * given)[:1] + torch.rand(1, device=CUDA)
+        total[0].add_(result[0])
+    assert total.tolist() == [0.0, 0.0]  # capturing computes nothing
+    results = []
+    torch.manual_seed(0)
+    expected = [2 * number + torch.rand(1).item() for number in (1.0, 5.0, 7.0)]
+    torch.manual_seed(0)
+    for number in (1.0, 5.0, 7.0):
+        given.fill_(number)
+        count = len(gpu.notes)
+        graph.replay()
+        assert [note.what for note in gpu.notes[count:]] == ["graph"]
+        results.append(result.item())
+    assert results == pytest.approx(expected)
+    assert total.tolist() == pytest.approx([sum(expected), 0.0])
+
+
+@pytest.mark.parametrize("name", sorted(READS))
+def test_a_graph_cannot_be_captured_of_what_waits(gpu: PretendedGpu, name: str):
+    tensor = torch.ones(3, device=CUDA)
+    graph = torch.cuda.CUDAGraph()
+    refused = pytest.raises(RuntimeError, match="not permitted when stream is capturing")
+    with refused, torch.cuda.graph(graph):
+        READS[name](tensor)
+    assert tensor.sum().item() == 3.0
+
+
 def test_without_it_there_is_no_gpu_again():
     available = torch.cuda.is_available()
     with PretendedGpu():

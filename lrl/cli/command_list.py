@@ -31,6 +31,7 @@ COMMANDS = {
     "evaluate": Command("score checkpoints, with statistics and files", "lrl.report.evaluate"),
     "play": Command("film the agent of a checkpoint", "lrl.video.play"),
     "recipes": Command("list, show or copy the recipes that come with lrl"),
+    "doctor": Command("tell what an agent would make a GPU wait for", "lrl.doctor.gpu_ready"),
     "bench": Command("measure training on this machine", "lrl.bench.training"),
 }
 _HABITS = {  # names that other libraries have
@@ -46,6 +47,7 @@ _HABITS = {  # names that other libraries have
     "watch": "play",
     "configs": "recipes",
     "benchmark": "bench",
+    "check": "doctor",
 }
 _OPTIONS = {
     "--help": "show this, or the settings of a command",

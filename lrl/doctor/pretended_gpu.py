@@ -15,17 +15,17 @@ from types import TracebackType
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.accelerators import Accelerator
-from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_iter, tree_leaves, tree_map
+from torch.utils._pytree import tree_iter, tree_map
 from typing_extensions import override
 
+from lrl.doctor import pretended_tensor
+from lrl.doctor.pretended_graph import PretendedGraph
+from lrl.doctor.pretended_tensor import CUDA, PretendedTensor, host_of, is_view
 from lrl.parts.tape import INDEXING, READS
 
-_CUDA = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
 _parse_to: Any = vars(torch._C)["_nn"]._parse_to
@@ -58,60 +58,6 @@ class Note:
     age: int = 0
 
 
-class PretendedTensor(Tensor):
-    """A tensor that says it is on a GPU; `host` has its numbers."""
-
-    host: Tensor
-
-    @staticmethod
-    def __new__(cls, host: Tensor, gpu: PretendedGpu) -> PretendedTensor:
-        """Wrap a tensor of the host."""
-        return Tensor._make_wrapper_subclass(
-            cls,
-            host.shape,
-            strides=host.stride(),
-            storage_offset=host.storage_offset(),
-            dtype=host.dtype,
-            layout=host.layout,
-        )
-
-    def __init__(self, host: Tensor, gpu: PretendedGpu) -> None:
-        self.host = host
-        self._gpu = gpu
-
-    __torch_function__: Any = torch._C._disabled_torch_function_impl  # the mode sees everything
-
-    @classmethod
-    @override
-    def __torch_dispatch__(
-        cls,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        gpu = next(x for x in tree_iter((args, kwargs)) if isinstance(x, PretendedTensor))._gpu
-        return gpu._dispatch(func, args, kwargs or {})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """Copy the numbers on the device."""
-        if id(self) not in memo:
-            copy: Tensor = PretendedTensor(self.host.detach().clone(), self._gpu)
-            self._gpu._note("kernel", "clone")
-            is_parameter = isinstance(self, nn.Parameter)
-            memo[id(self)] = nn.Parameter(copy, self.requires_grad) if is_parameter else copy
-        return memo[id(self)]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Save the numbers, as torch does: a copy of each tensor."""
-        self._gpu._note("read", "saved")
-        return self.host.detach().clone().__reduce_ex__(protocol)
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        """Name the device."""
-        return f"{self.host!r} on {_CUDA}"
-
-
 class PretendedGpu:
     """Pretends to have a GPU `cuda:0` while it is entered, in this thread.
 
@@ -134,7 +80,7 @@ class PretendedGpu:
         self._coming: list[_Copy] = []
         self._begun = 0  # copies ever queued
         self._pinned: dict[int, Tensor] = {}
-        self._capturing: _Graph | None = None
+        self._capturing: PretendedGraph | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendedGpu:
@@ -186,7 +132,7 @@ class PretendedGpu:
         yield cuda, "get_device_name", lambda device=None: "a pretended GPU"
         yield cuda, "empty_cache", lambda: None
         yield cuda, "Event", lambda *args, **kwargs: _Event(gpu)
-        yield cuda, "CUDAGraph", lambda: _Graph(gpu)
+        yield cuda, "CUDAGraph", lambda: PretendedGraph(gpu)
         yield cuda, "graph", lambda graph: graph.captured()
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -198,13 +144,13 @@ class PretendedGpu:
         self._look_at_inputs(func, args, inputs)
         if self._capturing is not None:
             self._capturing.before(func, args)
-        found = func(*tree_map(_host_of, args), **tree_map(_host_of, dict(kwargs)))
+        found = func(*tree_map(host_of, args), **tree_map(host_of, dict(kwargs)))
         if func is _aten._local_scalar_dense.default:
             return found
         if torch.Tag.inplace_view in func.tags:  # such as transpose_: the wrapper has a shape, too
             with no_dispatch():
                 func(*args, **kwargs)
-        elif not _is_view(func):
+        elif not is_view(func):
             self._note("kernel", str(func))
         own = {id(x.host): x for x in inputs if isinstance(x, PretendedTensor)}
 
@@ -215,7 +161,7 @@ class PretendedGpu:
 
         wrapped = tree_map(there, found)
         if self._capturing is not None:
-            self._capturing.after(func, args, kwargs, wrapped, is_new=not _is_view(func))
+            self._capturing.after(func, args, kwargs, wrapped, is_new=not is_view(func))
         return wrapped
 
     def _copy(self, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -224,6 +170,9 @@ class PretendedGpu:
             self._fetch(source.host, target, non_blocking)
         elif isinstance(source, PretendedTensor):
             self._note("kernel", "copy_")
+            if self._capturing is not None:
+                self._capturing.before(_aten.copy_.default, (target,))
+                self._capturing.after(_aten.copy_.default, (target, source), {}, target)
             target.host.copy_(source.host)
         else:
             self._send(source, target.host, non_blocking)
@@ -261,7 +210,7 @@ class PretendedGpu:
                 elif index is not None and not isinstance(index, PretendedTensor):
                     self._read(f"{func} by indices of the host")
         elif any(not isinstance(x, PretendedTensor) and x.dim() for x in inputs):
-            raise RuntimeError(f"{func}: some tensors are on {_CUDA} and some on {_CPU}")
+            raise RuntimeError(f"{func}: some tensors are on {CUDA} and some on {_CPU}")
 
     # Time.
 
@@ -334,66 +283,6 @@ class _Event:
         gpu._finish(self._copies)
 
 
-class _Graph:
-    """A CUDA graph: what was queued while it was captured, in the memory that it had then."""
-
-    def __init__(self, gpu: PretendedGpu) -> None:
-        self._gpu = gpu
-        self._operations: list[tuple[Any, Any, Any, list[Any]]] = []
-        self._made: set[int] = set()
-        self._before: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @contextlib.contextmanager
-    def captured(self) -> Iterator[None]:
-        """Capture: nothing is computed, so that what was changed is put back."""
-        generator, self._gpu._capturing = torch.get_rng_state(), self
-        try:
-            yield
-        finally:
-            self._gpu._capturing = None
-            torch.set_rng_state(generator)
-            for host, numbers in self._before.values():
-                host.copy_(numbers)
-
-    def replay(self) -> None:
-        """Do all of it again."""
-        self._gpu._note("kernel", "graph")
-        for func, args, kwargs, made in self._operations:
-            found = func(*args, **kwargs)
-            for own, new in zip(made, tree_leaves(found), strict=True):
-                if own is not None:
-                    own.copy_(new)
-
-    def before(self, func: Any, args: Sequence[Any]) -> None:
-        """Keep what an operation will change, unless it was made here."""
-        for value, declared in zip(args, func._schema.arguments, strict=False):
-            if declared.alias_info is not None and declared.alias_info.is_write:
-                for tensor in tree_iter(value):
-                    place = tensor.host.untyped_storage().data_ptr()
-                    if place not in self._made and place not in self._before:
-                        whole = tensor.host.new_empty(0).set_(tensor.host.untyped_storage())
-                        self._before[place] = whole, whole.clone()
-
-    def after(self, func: Any, args: Any, kwargs: Any, found: Any, is_new: bool = True) -> None:
-        """Take note of an operation and of the memory that it wrote its results to.
-
-        Args:
-            func: The operation.
-            args: Its arguments.
-            kwargs: Those that were given by name.
-            found: What it returned.
-            is_new: Whether that has memory of its own, where it is none of the arguments.
-        """
-        inputs = {id(leaf) for leaf in tree_iter((args, kwargs))}
-        made = [
-            r.host if is_new and isinstance(r, PretendedTensor) and id(r) not in inputs else None
-            for r in tree_leaves(found)
-        ]
-        self._made |= {host.untyped_storage().data_ptr() for host in made if host is not None}
-        hosts = tree_map(_host_of, args), tree_map(_host_of, dict(kwargs))
-        self._operations.append((func, *hosts, made))
-
-
 class _Functions(TorchFunctionMode):
     """Answers what is asked of devices before torch looks for one."""
 
@@ -444,7 +333,7 @@ class _Functions(TorchFunctionMode):
             gpu._read(f"{func.__name__} from the host")
         else:
             gpu._note("kernel", str(getattr(func, "__name__", func)))
-        made = PretendedTensor(func(*tree_map(_host_of, args), **kwargs), gpu)
+        made = PretendedTensor(func(*tree_map(host_of, args), **kwargs), gpu)
         if gpu._capturing is not None:
             gpu._capturing.after(func, args, kwargs, made)
         return made
@@ -452,7 +341,7 @@ class _Functions(TorchFunctionMode):
     @staticmethod
     def _device(tensor: Tensor) -> torch.device:
         with torch._C.DisableTorchFunction():
-            return _CUDA if isinstance(tensor, PretendedTensor) else tensor.device
+            return CUDA if isinstance(tensor, PretendedTensor) else tensor.device
 
     def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         copies = kwargs.pop("copy", False)
@@ -489,57 +378,12 @@ class _Functions(TorchFunctionMode):
     @staticmethod
     def _numpy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if isinstance(tensor, PretendedTensor):
-            raise TypeError(f"can't convert a tensor on {_CUDA} to numpy: use Tensor.cpu() first")
+            raise TypeError(f"can't convert a tensor on {CUDA} to numpy: use Tensor.cpu() first")
         return tensor.numpy(*args, **kwargs)
 
 
-class _PretendedAccelerator(Accelerator):
-    @override
-    def setup_device(self, device: torch.device) -> None: ...
-
-    @override
-    def teardown(self) -> None: ...
-
-    @staticmethod
-    @override
-    def parse_devices(devices: Any) -> list[int]:
-        return [0]
-
-    @staticmethod
-    @override
-    def get_parallel_devices(devices: Any) -> list[torch.device]:
-        return [_CUDA]
-
-    @staticmethod
-    @override
-    def auto_device_count() -> int:
-        return 1
-
-    @staticmethod
-    @override
-    def is_available() -> bool:
-        return True
-
-    @staticmethod
-    @override
-    def name() -> str:
-        return "pretended GPU"
-
-    @override
-    def get_device_stats(self, device: Any) -> dict[str, Any]:
-        return {}
-
-
-def on_pretended_gpu() -> SingleDeviceStrategy:
-    """Return the strategy with which a Trainer, made in a `PretendedGpu`, trains there."""
-    return SingleDeviceStrategy(_CUDA, accelerator=_PretendedAccelerator())
-
-
+_NOT_NAMED = (__file__, pretended_tensor.__file__, "/torch/", "/lightning/")
 _LIKE = {torch.empty_like, torch.zeros_like, torch.ones_like, torch.full_like, torch.rand_like}
-
-
-def _host_of(value: Any) -> Any:
-    return value.host if isinstance(value, PretendedTensor) else value
 
 
 def _are_of_one_device(tensor: Tensor, other: Tensor) -> bool:
@@ -550,20 +394,15 @@ def _grouped(group: Callable[..., dict[Any, Any]], tensors: Any, *args: Any) -> 
     """Have an optimizer find its tensors on the device that they say."""
     there = isinstance(next(iter(tree_iter(tensors)), None), PretendedTensor)
     found = group(tensors, *args)
-    return {(_CUDA if there else device, kind): g for (device, kind), g in found.items()}
-
-
-def _is_view(func: Any) -> bool:
-    aliases = [each.alias_info for each in func._schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+    return {(CUDA if there else device, kind): g for (device, kind), g in found.items()}
 
 
 def _where() -> str:
-    """Return the innermost line outside torch, Lightning and this file."""
+    """Return the innermost line outside torch, Lightning and what pretends."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name != __file__ and "/torch/" not in name and "/lightning/" not in name:
+        if not any(part in name for part in _NOT_NAMED):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"

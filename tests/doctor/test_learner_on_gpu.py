@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
+from helpers.heads import HEADS
 from helpers.training_runs import AfterEachStep, Run, make_run, quiet, small_agent, small_data
 
 from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
-from lrl.doctor.pretended_gpu import Note, PretendedGpu, on_pretended_gpu
-from lrl.learner.actor_pools import Delivery, LocalPool
+from lrl.doctor.gpu_ready import doctor, notes_of_steps
+from lrl.doctor.pretended_gpu import Note
 from lrl.learner.bootstrap import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
 from lrl.learner.updater import Losses
 from lrl.networks import (
-    CategoricalHead,
     GRUCore,
-    ImplicitQuantileHead,
     LSTMCore,
     MLPEncoder,
-    QuantileHead,
-    ScalarHead,
 )
 from lrl.replay import PrioritizedSampler, RankSampler, SequenceConfig, UniformSampler
-from lrl.types import Batch
+from lrl.types import Batch, ConfigError
 
 pytestmark = [*quiet, pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")]
 
-HEADS: dict[str, Any] = {
-    "scalar": ScalarHead,
-    "categorical": functools.partial(CategoricalHead, v_min=-5.0, v_max=5.0),
-    "quantile": functools.partial(QuantileHead, num_quantiles=8),
-    "implicit": functools.partial(ImplicitQuantileHead, embedding_size=8),
-}
 SAMPLERS: dict[str, Any] = {
     "uniform": UniformSampler, "prioritised": PrioritizedSampler, "rank": RankSampler
 }  # fmt: skip
@@ -60,37 +49,26 @@ class OnGpu:
 def train(
     folder: Path, module: Any = None, *callbacks: L.Callback, max_steps: int = 16, **settings: Any
 ) -> OnGpu:
-    """Train on a pretended GPU; acting, which waits for its actions, is left out of the notes."""
-    ends: list[int] = []
-    poll = LocalPool.poll
     data = settings.pop("data", {"replay": ReplayConfig(2000, batch_size=8)})
+    runs: list[Run] = []
 
-    def polled(pool: LocalPool, timeout: float) -> Iterator[Delivery]:
-        deliveries = poll(pool, timeout)
-        while True:
-            before = len(gpu.notes)
-            delivery = next(deliveries, None)
-            del gpu.notes[before:]
-            if delivery is None:
-                return
-            yield delivery
-
-    with pytest.MonkeyPatch.context() as patch, PretendedGpu() as gpu:
-        patch.setattr(LocalPool, "poll", polled)
+    def fit(ends: L.Callback, strategy: Any) -> None:
         run = make_run(
             folder,
             *(callbacks or (ActorLearnerCallback(1000, 0, 0),)),
-            AfterEachStep(lambda *_: ends.append(len(gpu.notes))),
+            ends,
             module=module or small_agent(optimizer=ADAM),
             data=small_data(**data),
             max_steps=max_steps,
             accelerator="auto",
-            strategy=on_pretended_gpu(),
+            strategy=strategy,
             **{"log_every_n_steps": 1000, **settings},
-        ).fit()
-    assert run.trainer.global_step == max_steps
-    assert not gpu.summary("fault")
-    return OnGpu(run, [gpu.notes[begin:end] for begin, end in list(pairwise(ends))[4:]])
+        )
+        runs.append(run.fit())
+
+    steps = notes_of_steps(fit)
+    assert runs[0].trainer.global_step == max_steps
+    return OnGpu(runs[0], steps)
 
 
 def counted(notes: list[Note]) -> Counter[str]:
@@ -118,7 +96,7 @@ def test_a_learner_step_reads_nothing_and_copies_once(
         assert min(note.age for note in step if note.kind == "wait") >= kernels
 
 
-KERNELS = {"scalar": 49, "categorical": 78, "quantile": 59, "implicit": 87}
+KERNELS = {"scalar": 49, "dueling": 248, "categorical": 78, "quantile": 59, "implicit": 87}
 """Operations of a learner step that are no views, with a network of two layers."""
 
 
@@ -227,3 +205,42 @@ def test_nothing_that_is_learnt_moves_in_memory(tmp_path: Path):
     found = train(tmp_path, None, ActorLearnerCallback(1000, 5, 5), AfterEachStep(look))
     assert len(seen) == found.run.trainer.global_step
     assert all(addresses == seen[0] for addresses in seen)
+
+
+# --- lrl doctor -------------------------------------------------------------------------------
+
+
+class Plain(DQN):
+    """One of a user's, without a fault."""
+
+
+class Peeking(DQN):
+    """One of a user's that looks at its loss."""
+
+    def compute_loss(self, batch: Batch, next_values: Any) -> Losses:
+        losses = super().compute_loss(batch, next_values)
+        return losses._replace(loss=losses.loss * min(1.0, losses.loss.item()))
+
+
+def test_the_doctor_finds_nothing_in_a_sound_agent(capsys):
+    doctor(f"{__name__}.Plain")
+    assert "waits for no GPU: a learner step launches 6" in capsys.readouterr().out
+
+
+def test_the_doctor_names_the_line_that_waits():
+    words = rf"Peeking waits .*_local_scalar_dense.* at {__file__}:\d+ \(1 in a step\)"
+    with pytest.raises(ConfigError, match=words):
+        doctor(f"{__name__}.Peeking")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("nowhere.Agent", "nowhere.Agent cannot be imported: No module named 'nowhere'"),
+        ("lrl.DQM", "lrl.DQM cannot be imported"),
+        ("pathlib.Path", "pathlib.Path is no lrl.DQN"),
+    ],
+)
+def test_what_is_no_agent_is_no_patient(path: str, words: str):
+    with pytest.raises(ConfigError, match=words):
+        doctor(path)

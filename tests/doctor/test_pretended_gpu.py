@@ -164,12 +164,13 @@ def test_tensors_of_two_devices_do_not_meet(gpu: PretendedGpu):
 
 
 def test_a_graph_does_again_what_was_captured_in_the_same_memory(gpu: PretendedGpu):
-    total, given = torch.zeros(2, device=CUDA), torch.ones(2, device=CUDA)
+    total, given, last = (torch.full((n,), float(n == 1), device=CUDA) for n in (2, 1, 1))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = (2 * given)[:1] + torch.rand(1, device=CUDA)
         total[0].add_(result[0])
-    assert total.tolist() == [0.0, 0.0]  # capturing computes nothing
+        last.copy_(result)
+    assert total.tolist() + last.tolist() == [0.0, 0.0, 1.0]  # capturing computes nothing
     results = []
     torch.manual_seed(0)
     expected = [2 * number + torch.rand(1).item() for number in (1.0, 5.0, 7.0)]
@@ -179,6 +180,7 @@ def test_a_graph_does_again_what_was_captured_in_the_same_memory(gpu: PretendedG
         count = len(gpu.notes)
         graph.replay()
         assert [note.what for note in gpu.notes[count:]] == ["graph"]
+        assert last.equal(result)
         results.append(result.item())
     assert results == pytest.approx(expected)
     assert total.tolist() == pytest.approx([sum(expected), 0.0])

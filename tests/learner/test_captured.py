@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.exact_runs import assert_same as assert_same_outcome
 from helpers.exact_runs import outcome, saving_run
+from helpers.heads import HEADS
 from helpers.tiny_networks import FlatEncoder, random_batch
 from helpers.trainers import Loader, Recorder, batches, equal, quiet_trainer, weights_of
 from helpers.training_runs import Run, make_run, quiet, small_agent, small_data
@@ -19,12 +20,8 @@ from lrl.learner.bootstrap import DoubleBootstrap, MaxBootstrap, MunchausenBoots
 from lrl.learner.captured import CapturedUpdater
 from lrl.learner.updater import Losses
 from lrl.networks import (
-    CategoricalHead,
     GRUCore,
-    ImplicitQuantileHead,
     MLPEncoder,
-    QuantileHead,
-    ScalarHead,
 )
 from lrl.replay import PrioritizedSampler, RankSampler, UniformSampler
 from lrl.types import Batch, ConfigError, EnvSpec
@@ -32,13 +29,6 @@ from lrl.types import Batch, ConfigError, EnvSpec
 pytestmark = quiet
 
 ADAM = functools.partial(torch.optim.Adam, lr=1e-2, fused=True)
-HEADS: dict[str, Any] = {
-    "scalar": ScalarHead,
-    "dueling": functools.partial(ScalarHead, dueling=True, hidden_size=8, noisy=True),
-    "categorical": functools.partial(CategoricalHead, v_min=-5.0, v_max=5.0),
-    "quantile": functools.partial(QuantileHead, num_quantiles=8),
-    "implicit": functools.partial(ImplicitQuantileHead, embedding_size=8),
-}
 RULES: dict[str, Any] = {
     "max": MaxBootstrap, "double": DoubleBootstrap, "munchausen": MunchausenBootstrap
 }  # fmt: skip

@@ -1,0 +1,78 @@
+"""A tensor of the CPU that says it is on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
+from typing_extensions import override
+
+CUDA = torch.device("cuda", 0)
+
+
+class PretendedTensor(Tensor):
+    """A tensor that says it is on a GPU; `host` has its numbers."""
+
+    host: Tensor
+
+    @staticmethod
+    def __new__(cls, host: Tensor, gpu: Any) -> PretendedTensor:
+        """Wrap a tensor of the host."""
+        return Tensor._make_wrapper_subclass(
+            cls,
+            host.shape,
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            layout=host.layout,
+        )
+
+    def __init__(self, host: Tensor, gpu: Any) -> None:
+        self.host = host
+        self._gpu = gpu
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl  # the mode sees everything
+
+    @classmethod
+    @override
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        gpu = next(x for x in tree_iter((args, kwargs)) if isinstance(x, PretendedTensor))._gpu
+        return gpu._dispatch(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """Copy the numbers on the device."""
+        if id(self) not in memo:
+            copy: Tensor = PretendedTensor(self.host.detach().clone(), self._gpu)
+            self._gpu._note("kernel", "clone")
+            is_parameter = isinstance(self, nn.Parameter)
+            memo[id(self)] = nn.Parameter(copy, self.requires_grad) if is_parameter else copy
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Save the numbers, as torch does: a copy of each tensor."""
+        self._gpu._note("read", "saved")
+        return self.host.detach().clone().__reduce_ex__(protocol)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        """Name the device."""
+        return f"{self.host!r} on {CUDA}"
+
+
+def host_of(value: Any) -> Any:
+    """Return the numbers of a pretended tensor; anything else as it is."""
+    return value.host if isinstance(value, PretendedTensor) else value
+
+
+def is_view(func: Any) -> bool:
+    """Return whether an operation returns its arguments' memory, and computes nothing."""
+    aliases = [each.alias_info for each in func._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)

@@ -51,7 +51,8 @@ class _Step(NamedTuple):
 class NonFiniteGuard(L.Callback, GuardsLosses):
     """Look at every loss and gradient norm; the first that is not finite ends the run.
 
-    On a CPU they are read before the optimizer steps, so that the weights stay as they were. On a
+    On a CPU they are read before the optimizer steps, so that the weights stay as they were, but
+    for learner steps that are repeated as a whole (`model.updater: captured`). On a
     GPU reading would make the learner wait at every step: they are copied aside and read two
     learner steps later, and before anything is saved. The batch is written into the run's folder.
 

@@ -154,8 +154,8 @@ class Throughput(L.Callback):
         assert dataset.pool is not None
         pool, rollout = dataset.pool.counts(), dataset.rollout
         module: Any = pl_module
-        metrics = floats_of(module.statistics)
-        metrics["train/lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        metrics = floats_of({**module.statistics, "train/lr": rate})
         data = datamodule_of(trainer)
         if data.pool is None:
             acted = dataset.env_steps * trainer.world_size

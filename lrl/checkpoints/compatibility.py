@@ -32,7 +32,7 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
     check_finite(checkpoint["state_dict"])
     if trainer is None or trainer.state.fn != "fit":
         return
-    _check_updates(saved.get("updates_per_step", 1), own.get("updates_per_step", 1))
+    _check_updates(saved, own)
     _compare_seeds(stamp, getattr(trainer, "datamodule", None))
     if "optimizer" in saved:
         there, here = saved["optimizer"]["class_path"], own["optimizer"]["class_path"]
@@ -44,8 +44,16 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
         _compare_optimizers(saved, own)
 
 
-def _check_updates(there: int, here: int) -> None:
-    """Lightning counts steps and batches otherwise with several updates in a step."""
+def _check_updates(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Lightning counts steps and batches otherwise where a training step optimises by itself."""
+    there, here = (each.get("updates_per_step", 1) for each in (saved, own))
+    if there == here == 1:
+        was, now = (each.get("updater", "eager") for each in (saved, own))
+        if (was == "captured") != (now == "captured"):
+            raise ConfigError(
+                f"model.updater is {now}, but the checkpoint's run had {was}, with which its "
+                f"counts of steps go: set it to {was}"
+            )
     if there != here:
         raise ConfigError(
             f"model.updates_per_step is {here}, but the checkpoint's run had {there}, with which "

@@ -87,6 +87,8 @@ def doctor(gpu_ready: str, env: str = "CartPole-v1", learner_steps: int = 16) ->
     if learner_steps <= _FIRST + 1:
         raise ConfigError(f"--learner_steps must be above {_FIRST + 1}, got {learner_steps}")
     quieten()
+    module.hparams["updater"] = "eager"  # a graph of what waits cannot be captured at all
+    steps_made = learner_steps * module.updates_per_step
     data = ReplayDataModule(
         EnvConfig(env),
         actors=ActorConfig(num_actors=0, envs_per_actor=2),
@@ -96,7 +98,7 @@ def doctor(gpu_ready: str, env: str = "CartPole-v1", learner_steps: int = 16) ->
 
     def fit(ends: L.Callback, strategy: SingleDeviceStrategy) -> None:
         trainer = L.Trainer(
-            strategy=strategy, max_steps=learner_steps, callbacks=[NonFiniteGuard(), ends],
+            strategy=strategy, max_steps=steps_made, callbacks=[NonFiniteGuard(), ends],
             default_root_dir=folder, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=10**6,
         )  # fmt: skip
@@ -172,7 +174,12 @@ def _built(path: str) -> DQN:
         raise ConfigError(f"--gpu_ready {path} cannot be imported: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, DQN)):
         raise ConfigError(f"--gpu_ready {path} is no lrl.DQN: name a class that is one")
-    return kind()
+    try:
+        return kind()
+    except TypeError as error:
+        raise ConfigError(
+            f"--gpu_ready {path} cannot be made without arguments ({error}): give them defaults"
+        ) from error
 
 
 @contextlib.contextmanager

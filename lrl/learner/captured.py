@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -12,12 +13,15 @@ from lrl.learner.updater import Agent, EagerUpdater, Losses, Updated
 from lrl.networks import onednn_products
 from lrl.networks.heads import TDLoss
 from lrl.parts.recipe import Recipe
-from lrl.parts.tape import Tape, TapeError
+from lrl.parts.tape import Tape
 from lrl.types import AnyBatch, Batch, ConfigError
 
 _EAGER_STEPS = 3
 """Learner steps before one is recorded: optimizers make their state in the first, and CUDA graphs
 need memory that was used before."""
+_MOST_RECORDED = 4
+"""Layouts of batches of which a step is recorded; others are learnt from eagerly."""
+_FUSED = (torch.optim.Adam, torch.optim.AdamW)
 
 
 def check_capturable(optimizer: Recipe) -> None:
@@ -26,11 +30,10 @@ def check_capturable(optimizer: Recipe) -> None:
     Raises:
         ConfigError: It counts in numbers of Python, which would stay what they were.
     """
-    is_adam = optimizer.find() in (torch.optim.Adam, torch.optim.AdamW)
-    if not (is_adam and optimizer.init_args.get("fused")):
+    if optimizer.find() not in _FUSED or not optimizer.init_args.get("fused"):
         raise ConfigError(
             f"model.updater is captured, but model.optimizer is {optimizer.class_path} with "
-            f"{dict(optimizer.init_args)}, whose numbers would stay what they were: set it to "
+            f"{dict(optimizer.init_args)}, whose count of steps would stay what it was: set it to "
             "torch.optim.Adam or torch.optim.AdamW with init_args.fused true, or the updater to "
             "eager"
         )
@@ -58,11 +61,11 @@ class CapturedUpdater(EagerUpdater):
     """Repeats a whole learner step: noise, losses, gradients, clipping and optimizer.
 
     What is learnt is what `EagerUpdater` learns from the same batches, asked one by one. Steps
-    that are logged are not repeated but made anew, and so are the first ones and those with batches
-    of another layout.
+    that are logged are not repeated but made anew, and so are the first ones. A step is recorded
+    again when a setting of the optimizer changed, but for the learning rate, which is in a tensor.
 
     Args:
-        agent: The module, whose optimizer is a fused Adam or AdamW: its numbers are tensors.
+        agent: The module, whose optimizer is a fused Adam or AdamW: it counts its steps in tensors.
     """
 
     def __init__(self, agent: CapturableAgent) -> None:
@@ -70,40 +73,56 @@ class CapturedUpdater(EagerUpdater):
         self._agent: CapturableAgent = agent
         self._optimizer: Any = None
         self._eager_steps = _EAGER_STEPS
-        self._recorded: Tape | _Graph | None = None
-        self._layout: Any = None
+        self._settings: list[dict[str, Any]] = []
+        self._recorded: dict[Any, Tape | _Graph] = {}
 
     def __call__(self, batches: Sequence[AnyBatch]) -> Updated:
         """Make one learner step with each batch, in turn."""
         if self._optimizer is None:
             self._optimizer = self._agent.plain_optimizer()
-            _keep_rates_in_tensors(self._optimizer)
+            _check_groups(self._optimizer)
         losses = [self._learn(batch) for batch in batches]
         keys = torch.cat([batch.keys for batch in batches])
         priorities = torch.cat([one.td.priority for one in losses])
-        return Updated(losses[-1].loss.detach(), keys, priorities)
+        return Updated(losses[-1].loss, keys, priorities)
 
     def _learn(self, batch: AnyBatch) -> Losses:
         columns = {name: c for name, c in batch.columns().items() if name != "keys"}
-        layout = {name: (c.shape, c.stride(), c.dtype) for name, c in columns.items()}
-        is_known = self._layout in (None, layout)
-        if self._eager_steps or self._agent.is_measured() or not is_known:
+        layout = tuple((name, c.shape, c.stride(), c.dtype) for name, c in columns.items())
+        self._look_at_settings()
+        is_full = layout not in self._recorded and len(self._recorded) == _MOST_RECORDED
+        if self._eager_steps or self._agent.is_measured() or is_full:
             self._eager_steps = max(0, self._eager_steps - 1)
             losses = self.losses(batch)
             self._agent.optimize(losses.loss)
-            return losses
-        self._layout = layout
-        return self._repeated(batch, columns)
+            # Without its graph of gradients, which would be part of what is recorded next.
+            return Losses(losses.loss.detach(), TDLoss(*(part.detach() for part in losses.td)))
+        return self._repeated(batch, columns, layout)
 
-    def _repeated(self, batch: AnyBatch, columns: dict[str, Tensor]) -> Losses:
+    def _look_at_settings(self) -> None:
+        """Forget what was recorded with other settings of the optimizer."""
+        groups = self._optimizer.param_groups
+        for group in groups:
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = _in_tensor(group["lr"], group["params"][0].device)
+        settings = [
+            {name: value for name, value in group.items() if name not in ("params", "lr")}
+            | {"lr": id(group["lr"])}
+            for group in groups
+        ]
+        if settings != self._settings:
+            self._settings = settings
+            self._recorded.clear()
+
+    def _repeated(self, batch: AnyBatch, columns: dict[str, Tensor], layout: Any) -> Losses:
         inputs, found = list(columns.values()), list[Losses]()
 
         def step() -> Tensor:
-            if self._recorded is None:
-                self._recorded = self._record(batch, columns)
-                outputs = self._recorded.outputs
+            if layout in self._recorded:
+                outputs = self._recorded[layout](inputs)
             else:
-                outputs = self._recorded(inputs)
+                self._recorded[layout] = self._record(batch, columns)
+                outputs = self._recorded[layout].outputs
             loss, norm, *td = outputs
             found.append(Losses(loss, TDLoss(*td)))
             self._agent.look_at(batch, found[0])
@@ -116,13 +135,17 @@ class CapturedUpdater(EagerUpdater):
         def step(*inputs: Tensor) -> Sequence[Tensor]:
             return self._step(batch.sent(lambda _: dict(zip(columns, inputs, strict=True))))
 
-        kind = _Graph if next(iter(columns.values())).is_cuda else Tape
+        is_on_gpu = next(iter(columns.values())).is_cuda
         try:
-            return kind(step, list(columns.values()))
-        except TapeError as error:
+            if not is_on_gpu:
+                return Tape(step, list(columns.values()))
+            with _capturable(self._optimizer):
+                return _Graph(step, list(columns.values()))
+        except RuntimeError as error:
             raise ConfigError(
-                f"model.updater is captured, but the loss cannot be repeated: {error}. Compute "
-                "with tensors alone (torch.where instead of `if`), or set it to eager"
+                f"model.updater is captured, but the learner step cannot be repeated: {error}. "
+                "Have the loss compute with tensors alone (torch.where instead of `if`), or set "
+                "the updater to eager"
             ) from error
 
     def _step(self, batch: AnyBatch) -> Sequence[Tensor]:
@@ -169,10 +192,30 @@ class _Graph:
         return tuple(tensor.clone() for tensor in self._outputs)
 
 
-def _keep_rates_in_tensors(optimizer: torch.optim.Optimizer) -> None:
-    """Have learning rates be read at every step: a number of Python would stay what it was."""
-    for group in optimizer.param_groups:
-        if not isinstance(group["lr"], Tensor):
-            device = group["params"][0].device
-            dtype = torch.float64 if device.type == "cpu" else torch.float32
-            group["lr"] = torch.tensor(group["lr"], dtype=dtype, device=device)
+def _check_groups(optimizer: torch.optim.Optimizer) -> None:
+    """Check the optimizer as it is: a checkpoint brings settings of its own."""
+    if type(optimizer) not in _FUSED or not all(g.get("fused") for g in optimizer.param_groups):
+        raise ConfigError(
+            "model.updater is captured, but the optimizer that the run goes on with is not fused, "
+            "as it was when its checkpoint was saved: set the updater to eager, or train afresh"
+        )
+
+
+@contextlib.contextmanager
+def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Tell an optimizer that its step is captured; a fused one does nothing else for it."""
+    groups = optimizer.param_groups
+    before = [group["capturable"] for group in groups]
+    for group in groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group, value in zip(groups, before, strict=True):
+            group["capturable"] = value
+
+
+def _in_tensor(rate: float, device: torch.device) -> Tensor:
+    """Return a learning rate that is read at every step; GPUs read 32 bits."""
+    dtype = torch.float64 if device.type == "cpu" else torch.float32
+    return torch.tensor(rate, dtype=dtype, device=device)

@@ -51,6 +51,8 @@ _log = logging.getLogger(__name__)
 
 _NOT_CALLED = ("training_step", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step")
 """Methods that are not called where a training step makes several updates."""
+_WITHIN_STEPS = ("configure_gradient_clipping", "backward", "manual_backward", "optimize")
+"""Methods that are not called in learner steps that are repeated."""
 _TARGET_PERIOD = 25
 _DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
 _UPDATERS: dict[str, Callable[[Any], Updater]] = {
@@ -181,7 +183,8 @@ class DQN(L.LightningModule):
         if updater not in _UPDATERS:
             raise ConfigError(f"model.updater is {updater!r}, but is one of {list(_UPDATERS)}")
         own = own_optimisation(updates, updater)
-        for method in _NOT_CALLED if own else ():
+        within = _WITHIN_STEPS if updater == "captured" else ()
+        for method in (*_NOT_CALLED, *within):
             if own and is_overridden(method, self, DQN):
                 raise ConfigError(
                     f"{own.setting}, but {type(self).__name__} has a {method} of its own, which "

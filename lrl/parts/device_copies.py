@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 _ALIGNMENT = 16
 """Bytes; every type may begin at a multiple."""
@@ -82,7 +83,19 @@ def on_host(content: Any) -> Any:
         key: part.clone().view(tensor.dtype).view(tensor.shape)  # clones begin at whole numbers
         for (key, tensor), part in zip(there.items(), copied, strict=True)
     }
-    return tree_map(lambda leaf: here.get(id(leaf), leaf), content)
+    return _replaced(content, here)
+
+
+def _replaced(content: Any, leaves: Mapping[int, Tensor]) -> Any:
+    """Return nested dicts and lists of these leaves; state dicts keep what else they know."""
+    if isinstance(content, dict):
+        found = copy.copy(content)
+        for name, value in content.items():
+            found[name] = _replaced(value, leaves)
+        return found
+    if type(content) in (list, tuple):
+        return type(content)([_replaced(value, leaves) for value in content])
+    return leaves.get(id(content), content)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from typing_extensions import override
@@ -19,7 +20,9 @@ READS = frozenset(
         _aten.is_nonzero.default,
         _aten.nonzero.default,
         _aten.masked_select.default,
+        _aten._unique.default,
         _aten._unique2.default,
+        _aten.bincount.default,
         _aten.unique_dim.default,
         _aten.unique_consecutive.default,
         _aten.repeat_interleave.Tensor,
@@ -28,6 +31,7 @@ READS = frozenset(
 """Operations whose result, or its shape, the host waits for."""
 INDEXING = frozenset({_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default})
 """Operations that are such if an index is one of flags."""
+_FLAGS = (torch.bool, torch.uint8)
 
 
 class TapeError(RuntimeError):
@@ -61,15 +65,30 @@ class Tape:
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
         recorder = _Recorder(inputs)
-        with recorder:
+        with _NoNumbers(), recorder:
             self.outputs = tuple(function(*inputs))
         self._replay = recorder.replay(self.outputs)
         self.num_operations = len(recorder.lines)
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Do the same with other inputs."""
-        return self._replay(*inputs)
+        """Do the same with other inputs, in the same types: autocast is part of what was done."""
+        if not torch.is_autocast_enabled("cpu"):
+            return self._replay(*inputs)
+        with torch.autocast("cpu", enabled=False):
+            return self._replay(*inputs)
+
+
+class _NoNumbers(TorchFunctionMode):
+    """Refuses to give away numbers, which on a CPU no operation is needed for."""
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
+            raise TapeError(f"Tensor.{func.__name__} gives numbers away that are computed")
+        return func(*args, **(kwargs or {}))
 
 
 class _Recorder(TorchDispatchMode):
@@ -90,8 +109,10 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         flags = args[1] if func in INDEXING else ()
-        if func in READS or any(i is not None and i.dtype == torch.bool for i in flags):
+        if func in READS or any(i is not None and i.dtype in _FLAGS for i in flags):
             raise TapeError(f"{func} waits for numbers that are computed")
+        if func is _aten.lift_fresh.default:  # else a new constant would be the same tensor again
+            func = _aten.clone.default
         named = ", ".join(
             [self._written(arg) for arg in args]
             + [f"{name}={self._written(arg)}" for name, arg in kwargs.items()]
@@ -140,6 +161,8 @@ class _Recorder(TorchDispatchMode):
             return ""
         names = list[str]()
         for value in found if isinstance(found, (list, tuple)) else [found]:
+            if isinstance(value, (list, tuple)):
+                raise TapeError("an operation returned lists in lists")
             if isinstance(value, Tensor) and id(value) not in self._names:
                 name = self._names[id(value)] = f"r{len(self._alive)}"
                 self._alive.append(value)

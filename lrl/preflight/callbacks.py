@@ -62,7 +62,8 @@ class GuardsLosses(ABC):
     def check(self, learner_step: int, gradients: Sequence[Tensor], norm: Tensor | None) -> None:
         """Look at what was remembered, and at the gradients, before this learner step is made.
 
-        Their norm is None where nobody else needed it.
+        Of a step that is repeated as a whole there are none, and it was made already. Their norm
+        is None where nobody else needed it.
         """
 
     @abstractmethod

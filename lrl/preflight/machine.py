@@ -97,7 +97,9 @@ def _check_memory(
         whose = f" for each of {ranks} ranks" if ranks > 1 else ""
         file, rows, where = replay.memory_map, replay.capacity, "cpu"
         if replay.device != "cpu":  # what lies there is counted when it is allocated
-            spec, where = dataclasses.replace(spec, observation={}), "cpu beside the frames' GPU"
+            where = "cpu beside the frames' GPU"
+            action = dataclasses.replace(spec.action, masks=False)
+            spec = dataclasses.replace(spec, observation={}, memory={}, values=False, action=action)
         check_memory(spec, rows, streams, sampler, where, file, share, shared, whose)
 
 

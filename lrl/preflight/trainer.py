@@ -16,7 +16,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lrl.preflight.callbacks import (
     Evaluates,
     EvaluatesInBackground,
-    HasParts,
     Monitors,
     parts_of,
     periods_of,
@@ -133,20 +132,26 @@ def check_captured(trainer: L.Trainer) -> None:
         ConfigError: Something is, which would be left out.
     """
     scaler = getattr(trainer.precision_plugin, "scaler", None)
+    if getattr(trainer, "log_every_n_steps", 0) == 1:
+        raise ConfigError(
+            "trainer.log_every_n_steps is 1, but learner steps that are logged are not repeated, "
+            "so that model.updater captured would do nothing: raise it, or set the updater to eager"
+        )
     for setting, value, neutral in (
         ("precision", scaler and trainer.precision, None),
         ("world_size", trainer.world_size, 1),
+        ("detect_anomaly", trainer._detect_anomaly, False),
     ):
         if value != neutral:
             raise ConfigError(
                 f"trainer.{setting} is {value}, of which a learner step that is repeated as a "
                 "whole knows nothing: set model.updater to eager"
             )
-    callbacks = (part for part in parts_of(trainer, L.Callback) if not isinstance(part, HasParts))
-    parts = [(trainer.lightning_module, L.LightningModule), *((c, L.Callback) for c in callbacks)]
-    for part, kind in parts:
+    callbacks = ((part, L.Callback) for part in parts_of(trainer, L.Callback))
+    for part, kind in [(trainer.lightning_module, L.LightningModule), *callbacks]:
         for hook in _WITHIN_STEPS:
-            if getattr(type(part), hook) is not getattr(kind, hook):
+            # Of the object, which may have functions of its own (`LambdaCallback`).
+            if getattr(getattr(part, hook), "__func__", None) is not getattr(kind, hook):
                 raise ConfigError(
                     f"{type(part).__name__} has {hook}, which is not called in learner steps that "
                     "are repeated: set model.updater to eager"

@@ -107,22 +107,28 @@ def test_a_learner_step_launches_no_more_than_it_did(tmp_path: Path, head: str):
     assert sorted(set(counts)) == [KERNELS[head], KERNELS[head] + 1]  # a step moves the target
 
 
+@pytest.mark.parametrize("updates", [1, 4])
 @pytest.mark.parametrize("head", HEADS)
-def test_a_captured_step_is_one_launch_and_learns_the_same(tmp_path: Path, head: str):
-    """Seven columns go into its own memory, and five results out of it."""
+def test_a_captured_step_is_one_launch_and_learns_the_same(
+    tmp_path: Path, monkeypatch, head: str, updates: int
+):
+    """Its columns go into memory of its own, and five results out of it."""
+    monkeypatch.setattr("lrl.learner.updater._ROWS_ASKED_AT_ONCE", 8)  # IQN draws for each batch
     replay = ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler)
     weights = []
     for updater in ("eager", "captured"):
         torch.manual_seed(0)
-        agent = small_agent(head=HEADS[head], optimizer=ADAM, updater=updater)
-        found = train(tmp_path, agent, data={"replay": replay}, seed=None)
+        agent = small_agent(
+            head=HEADS[head], optimizer=ADAM, updater=updater, updates_per_step=updates
+        )
+        found = train(tmp_path, agent, data={"replay": replay}, seed=None, max_steps=16 * updates)
         weights.append({name: tensor.cpu() for name, tensor in agent.state_dict().items()})
     torch.testing.assert_close(*weights, rtol=0, atol=0)
     for step in found.steps:
-        assert counted(step) == {"to_device": 1, "to_host": 2, "wait": 2}
+        assert counted(step) == {"to_device": updates, "to_host": updates + 1, "wait": updates + 1}
         launches = Counter(note.what for note in step if note.kind == "kernel")
-        assert launches["graph"] == 1
-        assert launches.total() < 25
+        assert launches["graph"] == updates
+        assert launches.total() < 25 * updates
 
 
 def test_rows_of_a_replay_on_the_gpu_go_there_once(tmp_path: Path):
@@ -233,9 +239,38 @@ def test_the_doctor_names_the_line_that_waits():
         doctor(f"{__name__}.Peeking")
 
 
+class Together(DQN):
+    """Makes several learner steps in a training step."""
+
+    def __init__(self) -> None:
+        super().__init__(updates_per_step=4)
+
+
+class Captured(Peeking):
+    """Would be captured, and cannot be."""
+
+    def __init__(self) -> None:
+        super().__init__(optimizer=ADAM, updater="captured")
+
+
+class Needing(DQN):
+    """Has no defaults."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__()
+
+
+def test_agents_of_all_kinds_are_looked_at(capsys):
+    doctor(f"{__name__}.Together", learner_steps=6)
+    assert "waits for no GPU" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="_local_scalar_dense"):
+        doctor(f"{__name__}.Captured")
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
+        (f"{__name__}.Needing", "cannot be made without arguments .*: give them defaults"),
         ("nowhere.Agent", "nowhere.Agent cannot be imported: No module named 'nowhere'"),
         ("lrl.DQM", "lrl.DQM cannot be imported"),
         ("pathlib.Path", "pathlib.Path is no lrl.DQN"),

@@ -246,6 +246,8 @@ def test_nested_tensors_come_to_the_host_in_one_copy(gpu: PretendedGpu):
     assert found["list"][1:3] == [3, "text"]
     assert found["list"][3:] == [torch.tensor(5), torch.tensor(0.1).double()]
     assert on_host(found) is found
+    state = nn.BatchNorm1d(2).to(CUDA).state_dict()
+    assert on_host(state)._metadata == state._metadata  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_numbers_come_in_one_copy(gpu: PretendedGpu):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
 from typing import Any
 
 import lightning as L
@@ -14,8 +16,10 @@ from helpers.heads import HEADS
 from helpers.tiny_networks import FlatEncoder, random_batch
 from helpers.trainers import Loader, Recorder, batches, equal, quiet_trainer, weights_of
 from helpers.training_runs import Run, make_run, quiet, small_agent, small_data
+from lightning.pytorch.callbacks import LambdaCallback
+from torch import nn
 
-from lrl import DQN, ReplayConfig, SequenceConfig
+from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig, SequenceConfig
 from lrl.learner.bootstrap import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
 from lrl.learner.captured import CapturedUpdater
 from lrl.learner.updater import Losses
@@ -23,6 +27,7 @@ from lrl.networks import (
     GRUCore,
     MLPEncoder,
 )
+from lrl.parts.tape import Tape
 from lrl.replay import PrioritizedSampler, RankSampler, UniformSampler
 from lrl.types import Batch, ConfigError, EnvSpec
 
@@ -72,7 +77,8 @@ def test_a_repeated_step_is_the_eager_one(tiny_spec: EnvSpec, head: str, rule: s
     assert_same(found, expected)
     updater: Any = agent.updater
     assert type(agent.updater) is CapturedUpdater
-    assert updater._recorded.num_operations > 40
+    (tape,) = updater._recorded.values()
+    assert tape.num_operations > 40
 
 
 def scheduler(kind: Any, **settings: Any) -> dict[str, Any]:
@@ -84,6 +90,7 @@ def scheduler(kind: Any, **settings: Any) -> dict[str, Any]:
     [
         scheduler(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.9),
         scheduler(torch.optim.lr_scheduler.LinearLR, total_iters=80),
+        scheduler(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.02, total_steps=200),  # betas too
         {"gradient_clip_norm": 0.05},
         {"target_update_tau": 0.3},
         {"optimizer": functools.partial(torch.optim.AdamW, lr=1e-2, fused=True, amsgrad=True)},
@@ -123,6 +130,110 @@ def test_whole_runs_are_equal(tmp_path, sampler: Any, updates: int):
     assert_same_outcome(outcome_of(again), expected)
 
 
+class ChangesRate(L.Callback):
+    """As a user's schedule of his own may do."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        if trainer.global_step == 40:
+            trainer.optimizers[0].param_groups[0]["lr"] = 0.03
+
+
+def test_a_rate_that_somebody_sets_is_used(tiny_spec: EnvSpec):
+    found = []
+    for updater in ("eager", "captured"):
+        torch.manual_seed(0)
+        agent = DQN(FlatEncoder, optimizer=ADAM, updater=updater, env_spec=tiny_spec)
+        trainer = quiet_trainer(STEPS, ChangesRate())
+        trainer.fit(agent, train_dataloaders=Loader(batches(STEPS)))
+        found.append(weights_of(agent.online))
+    assert equal(*found)
+
+
+class SpectralEncoder(MLPEncoder):
+    """Its weights are divided by their largest singular value, which it goes on estimating."""
+
+    def __init__(self, observation_shape: tuple[int, ...]) -> None:
+        super().__init__(observation_shape, (8,))
+        nn.utils.parametrizations.spectral_norm(self.layers[1])
+
+
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "leaves": ({}, {"env": EnvConfig("lrl/Signpost-v0")}),
+    "branches": ({}, {"env": EnvConfig("lrl/Dials-v0")}),
+    "masks": ({}, {"env": EnvConfig("lrl/Masked-v0", action_masks=True)}),
+    "memory": ({"core": functools.partial(GRUCore, hidden_size=8)}, {}),
+    "spectral norm": ({"encoder": SpectralEncoder}, {}),
+    "bfloat16": ({}, {"precision": "bf16-mixed"}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_whole_runs_of_all_kinds_are_equal(tmp_path, name: str):
+    def run(updater: Any) -> Run:
+        torch.manual_seed(3)
+        agent, settings = RUNS[name]
+        encoder = agent.get("encoder")
+        module = DQN(
+            **({} if encoder is None else {"encoder": encoder}),
+            **{n: v for n, v in agent.items() if n != "encoder"}, optimizer=ADAM, updater=updater,
+        )  # fmt: skip
+        trainer = {n: v for n, v in settings.items() if n == "precision"}
+        data = small_data(
+            **{n: v for n, v in settings.items() if n != "precision"},
+            replay=ReplayConfig(200, batch_size=8),
+        )
+        return make_run(
+            tmp_path, module=module, data=data, max_steps=24, seed=None, log_every_n_steps=12,
+            **trainer,
+        ).fit()  # fmt: skip
+
+    expected, found = run("eager").module, run("captured").module
+    updater: Any = found.updater
+    assert [type(each) for each in updater._recorded.values()] == [Tape]
+    torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=0, atol=0)
+    copies = [copy.deepcopy(found)]
+    if name != "spectral norm":  # which torch does not pickle
+        copies.append(pickle.loads(pickle.dumps(found)))
+    for again in copies:
+        torch.testing.assert_close(again.state_dict(), found.state_dict(), rtol=0, atol=0)
+
+
+def test_a_module_may_be_fitted_twice(tiny_spec: EnvSpec):
+    weights = []
+    for updater in ("eager", "captured"):
+        torch.manual_seed(0)
+        agent = DQN(FlatEncoder, optimizer=ADAM, updater=updater, env_spec=tiny_spec)
+        for _ in range(2):
+            quiet_trainer(10).fit(agent, train_dataloaders=Loader(batches(10)))
+        weights.append(weights_of(agent.online))
+    assert equal(*weights)
+
+
+def test_a_run_goes_on_with_the_way_of_counting_that_it_had(tmp_path):
+    def run(updater: Any, max_steps: int) -> Run:
+        agent = small_agent(optimizer=ADAM, updater=updater)
+        return make_run(tmp_path, module=agent, max_steps=max_steps)
+
+    for before, after in (("eager", "captured"), ("captured", "eager")):
+        checkpoint = run(before, 20).fit().checkpoint("last")
+        words = (
+            f"model.updater is {after}, but the checkpoint's run had {before}.*set it to {before}"
+        )
+        with pytest.raises(ConfigError, match=words):
+            run(after, 40).fit(checkpoint)
+
+
+def test_an_optimizer_of_a_checkpoint_that_is_not_fused_is_refused(tiny_spec: EnvSpec):
+    agent = DQN(FlatEncoder, optimizer=ADAM, updater="captured", env_spec=tiny_spec)
+
+    class Loads(L.Callback):
+        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            trainer.optimizers[0].param_groups[0]["fused"] = None
+
+    with pytest.raises(ConfigError, match=r"is not fused, .*set the updater to eager"):
+        quiet_trainer(10, Loads()).fit(agent, train_dataloaders=Loader(batches(10)))
+
+
 def test_batches_of_another_layout_are_learnt_from_as_well(tiny_spec: EnvSpec):
     def train(updater: Any) -> list[torch.Tensor]:
         torch.manual_seed(0)
@@ -147,8 +258,18 @@ class Clipping(L.Callback):
         """Would be left out."""
 
 
+class OwnGroup(ActorLearnerCallback):
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Would be left out."""
+
+
 class OwnStep(DQN):
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Would be left out."""
+
+
+class OwnClipping(DQN):
+    def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
         """Would be left out."""
 
 
@@ -158,14 +279,25 @@ def test_what_cannot_be_repeated_is_refused(tmp_path, tiny_spec: EnvSpec):
             ConfigError, match=r"model\.optimizer is .*fused true, or the updater to"
         ):
             DQN(optimizer=functools.partial(optimizer, lr=1.0), updater="captured")
-    with pytest.raises(ConfigError, match=r"OwnStep has a optimizer_step .*set it to eager"):
-        OwnStep(optimizer=ADAM, updater="captured")
+    for kind in (OwnStep, OwnClipping):
+        with pytest.raises(ConfigError, match=rf"{kind.__name__} has a .*set it to eager"):
+            kind(optimizer=ADAM, updater="captured")
+    OwnClipping(updates_per_step=4)
     with pytest.raises(ConfigError, match=r"model\.updater is 'fast', but is one of \['eager'"):
         DQN(updater="fast")  # pyright: ignore[reportArgumentType]
 
     agent = functools.partial(small_agent, optimizer=ADAM, updater="captured")
-    with pytest.raises(ConfigError, match="Clipping has on_after_backward"):
-        make_run(tmp_path, Clipping(), module=agent()).fit()
+    lambdas = LambdaCallback(on_after_backward=lambda *_: None)
+    for callback in (Clipping(), lambdas, OwnGroup()):
+        with pytest.raises(ConfigError, match=f"{type(callback).__name__} has on_after_backward"):
+            make_run(tmp_path, callback, module=agent()).fit()
+    of_trainer: list[tuple[dict[str, Any], str]] = [
+        ({"log_every_n_steps": 1}, "log_every_n_steps is 1"),
+        ({"detect_anomaly": True}, "detect_anomaly is True"),
+    ]
+    for settings, words in of_trainer:
+        with pytest.raises(ConfigError, match=words):
+            make_run(tmp_path, module=agent(), **settings).fit()
     sequences = SequenceConfig(length=4, overlap=2)
     data = small_data(replay=ReplayConfig(200, batch_size=8, sequences=sequences))
     with pytest.raises(ConfigError, match=r"model\.updater is captured, but .* replay\.sequences"):
@@ -176,5 +308,5 @@ def test_what_cannot_be_repeated_is_refused(tmp_path, tiny_spec: EnvSpec):
     branching = Branching(
         functools.partial(MLPEncoder, hidden_sizes=(8,)), optimizer=ADAM, updater="captured"
     )
-    with pytest.raises(ConfigError, match=r"loss cannot be repeated: aten\._local_scalar_dense"):
+    with pytest.raises(ConfigError, match=r"step cannot be repeated: aten\._local_scalar_dense"):
         make_run(tmp_path, module=branching).fit()

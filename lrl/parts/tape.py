@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,16 +69,34 @@ class Tape:
         recorder = _Recorder(inputs)
         with _NoNumbers(), recorder:
             self.outputs = tuple(function(*inputs))
-        self._replay = recorder.replay(self.outputs)
-        self.num_operations = len(recorder.lines)
+        self._steps = recorder.steps
+        self._returned = recorder.end(self.outputs)
+        self._values = recorder.values
+        self._values[: len(inputs)] = [None] * len(inputs)
+        self.num_operations = len(self._steps)
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Do the same with other inputs, in the same types: autocast is part of what was done."""
         if not torch.is_autocast_enabled("cpu"):
-            return self._replay(*inputs)
+            return self._run(inputs)
         with torch.autocast("cpu", enabled=False):
-            return self._replay(*inputs)
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        values = self._values.copy()
+        values[: len(inputs)] = inputs
+        for function, take, result, results, dead in self._steps:
+            found = function(*take(values))
+            if result >= 0:
+                values[result] = found
+            elif results:
+                for place, value in zip(results, found, strict=True):
+                    if place >= 0:
+                        values[place] = value
+            for place in dead:
+                values[place] = None
+        return tuple(values[place] for place in self._returned)
 
 
 class _NoNumbers(TorchFunctionMode):
@@ -91,17 +111,35 @@ class _NoNumbers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Step(NamedTuple):
+    """An operation: where its arguments are among the values, and where its results go.
+
+    Attributes:
+        function: The operation.
+        take: Takes its arguments out of the values.
+        result: Place of its result, if that is new; else -1.
+        results: Places of its results, if it returns several.
+        dead: Places of what nobody uses any more: room for what follows.
+    """
+
+    function: Callable[..., Any]
+    take: Callable[[list[Any]], tuple[Any, ...]]
+    result: int
+    results: tuple[int, ...]
+    dead: tuple[int, ...] = ()
+
+
 class _Recorder(TorchDispatchMode):
-    """Writes a Python function of the operations that pass."""
+    """Writes down the operations that pass."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
-        self.lines: list[list[str]] = []
-        self._scope: dict[str, Any] = {}
-        self._names = {id(tensor): f"x{index}" for index, tensor in enumerate(inputs)}
-        self._num_inputs = len(inputs)
-        self._alive = list(inputs)  # an id is of one tensor while that is there
-        self._last_use: dict[str, int] = {}
+        self.steps: list[_Step] = []
+        self.values: list[Any] = list(inputs)
+        """Inputs, what is not made by operations, and room for results."""
+        self._places = {id(tensor): place for place, tensor in enumerate(inputs)}
+        self._alive: list[Tensor] = []  # an id is of one tensor while that is there
+        self._last_use: dict[int, int] = {}
 
     @override
     def __torch_dispatch__(
@@ -113,66 +151,84 @@ class _Recorder(TorchDispatchMode):
             raise TapeError(f"{func} waits for numbers that are computed")
         if func is _aten.lift_fresh.default:  # else a new constant would be the same tensor again
             func = _aten.clone.default
-        named = ", ".join(
-            [self._written(arg) for arg in args]
-            + [f"{name}={self._written(arg)}" for name, arg in kwargs.items()]
-        )
+        take = _taker([self._place(arg) for arg in (*args, *kwargs.values())])
+        function = func._op
+        if any(isinstance(each, Tensor) for each in tree_iter(kwargs)):
+            function = _naming(function, len(args), tuple(kwargs))
+        elif kwargs:
+            take = _taker([self._place(arg) for arg in args])
+            function = functools.partial(function, **kwargs)
         found = func(*args, **kwargs)
-        self.lines.append([f"{self._results(found)}{self._constant(func._op)}({named})"])
+        several = isinstance(found, (list, tuple))
+        results = tuple(self._new_place(each) for each in found) if several else ()
+        result = -1 if several else self._new_place(found)
+        self.steps.append(_Step(function, take, result, results))
         return found
 
-    def replay(self, outputs: Sequence[Tensor]) -> Callable[..., tuple[Tensor, ...]]:
-        """Return the function of all operations so far, which returns these tensors."""
-        returned = self._written(tuple(outputs))
-        dead: dict[int, list[str]] = {}
-        for name, line in self._last_use.items():
-            dead.setdefault(line, []).append(name)
-        for line, names in dead.items():
-            if line < len(self.lines):  # what nobody uses any more makes room for what follows
-                self.lines[line].append(f"del {', '.join(names)}")
-        body = [f"    {line}" for lines in self.lines for line in lines]
-        inputs = ", ".join(f"x{index}" for index in range(self._num_inputs))
-        text = "\n".join([f"def replay({inputs}):", *body, f"    return {returned}"])
-        exec(compile(text, "<tape>", "exec"), self._scope)
+    def end(self, outputs: Sequence[Tensor]) -> list[int]:
+        """Return the places of the outputs, and have what is dead be let go."""
+        returned = [self._place_of_tensor(tensor) for tensor in outputs]  # used behind the end
+        dead: dict[int, list[int]] = {}
+        for place, step in self._last_use.items():
+            dead.setdefault(step, []).append(place)
+        for number, places in dead.items():
+            if number < len(self.steps):
+                self.steps[number] = self.steps[number]._replace(dead=tuple(places))
         self._alive.clear()
-        return self._scope["replay"]
+        return returned
 
-    def _written(self, value: Any) -> str:
+    def _place(self, value: Any) -> Any:
+        """Return the place of a value; of a list that holds tensors those of all its values."""
         if isinstance(value, Tensor):
-            return self._used(value)
+            return self._place_of_tensor(value)
         if isinstance(value, (list, tuple)) and any(
             isinstance(x, Tensor) for x in tree_iter(value)
         ):
-            inner = ", ".join(self._written(each) for each in value)
-            return f"[{inner}]" if isinstance(value, list) else f"({inner},)"
-        return self._constant(value)
+            return [self._place(each) for each in value]
+        self.values.append(value)
+        return len(self.values) - 1
 
-    def _used(self, tensor: Tensor) -> str:
-        name = self._names.get(id(tensor))
-        if name is None:  # not made here: a weight, say
-            self._alive.append(tensor)
-            name = self._names[id(tensor)] = self._constant(tensor)
-        elif name.startswith("r"):
-            self._last_use[name] = len(self.lines)
-        return name
+    def _place_of_tensor(self, tensor: Tensor) -> int:
+        place = self._places.get(id(tensor))
+        if place is None:  # not made here: a weight, say
+            place = self._places[id(tensor)] = len(self.values)
+            self.values.append(tensor)
+        elif place in self._last_use:
+            self._last_use[place] = len(self.steps)
+        return place
 
-    def _results(self, found: Any) -> str:
-        if found is None:
-            return ""
-        names = list[str]()
-        for value in found if isinstance(found, (list, tuple)) else [found]:
-            if isinstance(value, (list, tuple)):
-                raise TapeError("an operation returned lists in lists")
-            if isinstance(value, Tensor) and id(value) not in self._names:
-                name = self._names[id(value)] = f"r{len(self._alive)}"
-                self._alive.append(value)
-                self._last_use[name] = len(self.lines)
-                names.append(name)
-            else:  # changed in place, or no tensor
-                names.append("_")
-        return f"({', '.join(names)},) = " if isinstance(found, (list, tuple)) else f"{names[0]} = "
+    def _new_place(self, value: Any) -> int:
+        """Return a place for a tensor that is new; -1 for one changed in place, or no tensor."""
+        if isinstance(value, (list, tuple)):
+            raise TapeError("an operation returned lists in lists")
+        if not isinstance(value, Tensor) or id(value) in self._places:
+            return -1
+        place = self._places[id(value)] = len(self.values)
+        self.values.append(None)
+        self._alive.append(value)
+        self._last_use[place] = len(self.steps)
+        return place
 
-    def _constant(self, value: Any) -> str:
-        name = f"c{len(self._scope)}"
-        self._scope[name] = value
-        return name
+
+def _taker(places: list[Any]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """Return what takes the values of these places, in lists where places are."""
+    if len(places) > 1 and all(isinstance(place, int) for place in places):
+        return itemgetter(*places)  # a loop in C
+
+    def take(values: list[Any]) -> tuple[Any, ...]:
+        return tuple([_taken(place, values) for place in places])
+
+    return take
+
+
+def _naming(function: Callable[..., Any], count: int, names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a function whose arguments behind the first ones are given on by name."""
+
+    def call(*args: Any) -> Any:
+        return function(*args[:count], **dict(zip(names, args[count:], strict=True)))
+
+    return call
+
+
+def _taken(place: Any, values: list[Any]) -> Any:
+    return values[place] if isinstance(place, int) else [_taken(each, values) for each in place]

@@ -1,4 +1,4 @@
-"""`lrl bench`: training by number of actors and of environments.
+"""`lrl bench`: training by number of actors and of environments, and on a GPU its updates, too.
 
 Every run is an `lrl fit` of its own, sides take turns, and a figure is the median of a run's logged
 intervals, the first half of which does not count. The ratio of learning to acting is low, one batch
@@ -10,14 +10,20 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
+import torch
+
+from lrl.bench import ladder
 from lrl.bench.measure import Measurement, compared, machine, table, write
 from lrl.types import ConfigError
 
@@ -25,12 +31,19 @@ WORKLOADS = {
     "cartpole": ["--data.env.id", "CartPole-v1", "--model.updates_per_step", "8"],
     "pong": ["--data.env.id", "ALE/Pong-v5", "--model.encoder", "lrl.networks.NatureEncoder"],
 }
-SIDES = {
-    **{f"actors {actors} x 8": (actors, 8) for actors in (1, 2, 4, 8)},
-    **{f"actors 1 x {envs}": (1, envs) for envs in (1, 32)},
-    **{f"synchronous {envs}": (0, envs) for envs in (1, 8, 32)},
-}
-"""Number of actors and of environments of each."""
+_SIDE = re.compile(
+    r"actors (?P<actors>[1-9]\d*) x (?P<envs>[1-9]\d*)|synchronous (?P<alone>[1-9]\d*)"
+)
+DEVICES = {
+    "cpu": ["--trainer.accelerator", "cpu"],
+    "cuda": [
+        "--trainer.accelerator", "gpu", "--trainer.devices", "1",
+        "--trainer.precision", "bf16-mixed", "--data.replay.device", "cuda",
+        "--model.updater", "captured", "--model.updates_per_step", "8",
+        "--model.optimizer", "torch.optim.Adam", "--model.optimizer.fused", "true",
+    ],
+}  # fmt: skip
+"""Settings of a run by where it learns."""
 FIGURES = {
     "speed/env_steps_per_second": ("env steps/s", 1.0),
     "speed/learner_steps_per_second": ("updates/s", 1.0),
@@ -61,6 +74,8 @@ def bench(
     sides: Sequence[str] = ("synchronous 8", "actors 1 x 8", "actors 2 x 8"),
     rounds: int = 3,
     seconds: float = 15.0,
+    device: Literal["cpu", "cuda"] = "cpu",
+    updates: Sequence[str] | None = None,
     json: Path | None = None,
 ) -> None:
     """Measure training on this machine by number of actors and of environments.
@@ -71,18 +86,29 @@ def bench(
 
     Args:
         workloads: What is trained, a list: '[cartpole]', '[pong]' or '[cartpole, pong]'.
-        sides: A list such as '[synchronous 8, actors 2 x 8]', of `actors N x E` (N of 1, 2, 4 and 8
-            with E = 8, or one with 1 or 32 environments) and `synchronous E` (1, 8 or 32
-            environments, no actors); all are compared with the first.
-        rounds: Runs of each side.
+        sides: A list such as '[synchronous 8, actors 2 x 8]', of `actors N x E` (N actors with E
+            environments each) and `synchronous E` (E environments, no actors); all are compared
+            with the first.
+        rounds: Runs of each side, windows of updates.
         seconds: Length of a run, of which about five are its start.
+        device: Where is learnt.
+        updates: Networks whose updates are measured first, with one setting more at a time, and on
+            `cuda` what the host calls and waits for in them: '[mlp, nature]', say. All on `cuda`
+            and none on `cpu` by default.
         json: A file that also takes the figures.
 
     Raises:
         ConfigError: An argument measures nothing, or there is no folder for the file.
     """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device is cuda, but torch finds no GPU here")
+    if updates is None:
+        updates = tuple(ladder.WORKLOADS) if device == "cuda" else ()
+    if not workloads and not updates:
+        raise ConfigError("--workloads is empty: name some of " + ", ".join(WORKLOADS))
     _check_names("workloads", workloads, WORKLOADS)
-    _check_names("sides", sides, SIDES)
+    _check_names("updates", updates, ladder.WORKLOADS)
+    _check_sides(sides)
     for name, value in (("rounds", rounds), ("seconds", seconds)):
         if not 0 < value < math.inf:
             raise ConfigError(f"--{name} is {value}: it must be above 0")
@@ -94,8 +120,12 @@ def bench(
     print(", ".join(f"{name} {value}" for name, value in {**machine(), **settings}.items()))
     found: list[Measurement] = []
     remarks: list[str] = []
-    for workload in workloads:
-        new, verdicts = measure(workload, sides, seconds, rounds)
+    measured: list[Callable[[], tuple[list[Measurement], list[str]]]] = [
+        *(partial(ladder.measure, name, device=device, rounds=rounds) for name in updates),
+        *(partial(measure, name, sides, seconds, rounds, device) for name in workloads),
+    ]
+    for one in measured:
+        new, verdicts = one()
         print(table(new), *verdicts, sep="\n", flush=True)
         found += new
         remarks += verdicts
@@ -103,7 +133,7 @@ def bench(
             write(json, found, settings, remarks)
 
 
-def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
+def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cpu") -> Run:
     """Train once and return what the run logged and said of itself.
 
     Raises:
@@ -123,7 +153,7 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
                 "--data.replay.capacity", "20000", "--data.replay.batch_size", "32",
                 "--data.replay.n_step", "1", "--data.replay.gamma", "0.99",
                 "--data.rate.samples_per_insert", "1",
-                "--trainer.accelerator", "cpu",
+                *DEVICES[device],
                 "--trainer.max_steps", "100000000",
                 "--trainer.max_time", f"00:00:{minutes:02d}:{rest:02d}",
                 "--trainer.limit_train_batches", "1000",
@@ -159,20 +189,21 @@ def run(workload: str, actors: int, envs: int, seconds: float) -> Run:
 
 
 def measure(
-    workload: str, sides: Sequence[str], seconds: float, rounds: int
+    workload: str, sides: Sequence[str], seconds: float, rounds: int, device: str = "cpu"
 ) -> tuple[list[Measurement], list[str]]:
     """Train on every side in each round; return the figures, and the last round's verdicts.
 
     Args:
         workload: A key of `WORKLOADS`.
-        sides: Keys of `SIDES`; the first is compared with.
+        sides: The first is compared with.
         seconds: Length of a run, start-up included.
         rounds: Runs of each side.
+        device: Where is learnt.
     """
     runs: dict[str, list[Run]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side in sides:
-            runs[side].append(run(workload, *SIDES[side], seconds))
+            runs[side].append(run(workload, *_sizes(side), seconds, device))
     found: list[Measurement] = []
     for name, (unit, scale) in FIGURES.items():
         values = {
@@ -184,8 +215,23 @@ def measure(
     return found, verdicts
 
 
+def _sizes(side: str) -> tuple[int, int]:
+    """Return the numbers of actors and of environments of each."""
+    found = _SIDE.fullmatch(side)
+    assert found
+    return (
+        (0, int(found["alone"])) if found["alone"] else (int(found["actors"]), int(found["envs"]))
+    )
+
+
+def _check_sides(sides: Sequence[str]) -> None:
+    wrong = [side for side in sides if not _SIDE.fullmatch(side)]
+    if wrong or not sides:
+        what = f"has {wrong[0]!r}" if wrong else "is empty"
+        raise ConfigError(f"--sides {what}: name some such as 'actors 2 x 8' or 'synchronous 8'")
+
+
 def _check_names(option: str, names: Sequence[str], known: Mapping[str, object]) -> None:
     unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        what = f"has {unknown[0]!r}" if unknown else "is empty"
-        raise ConfigError(f"--{option} {what}: name some of {', '.join(known)}")
+    if unknown:
+        raise ConfigError(f"--{option} has {unknown[0]!r}: name some of {', '.join(known)}")

@@ -178,18 +178,26 @@ class _Graph:
     """
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
-        self._inputs = [tensor.clone() for tensor in inputs]
+        own = [tensor.clone() for tensor in inputs]
+        places: dict[torch.dtype, list[int]] = {}
+        for place, tensor in enumerate(inputs):
+            places.setdefault(tensor.dtype, []).append(place)
+        self._inputs = [(group, [own[place] for place in group]) for group in places.values()]
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._outputs = function(*self._inputs)
+            outputs = function(*own)
+            self._outputs = torch.cat([tensor.reshape(-1) for tensor in outputs])
+        self._shapes = [tensor.shape for tensor in outputs]
+        self._sizes = [tensor.numel() for tensor in outputs]
         self.outputs = self(inputs)  # capturing computes nothing
 
     def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Do the same with other inputs."""
-        for own, tensor in zip(self._inputs, inputs, strict=True):
-            own.copy_(tensor, non_blocking=True)
+        for places, own in self._inputs:
+            torch._foreach_copy_(own, [inputs[place] for place in places])  # pyright: ignore[reportPrivateImportUsage]
         self._graph.replay()
-        return tuple(tensor.clone() for tensor in self._outputs)
+        parts = self._outputs.clone().split(self._sizes)
+        return tuple(part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
 
 
 def _check_groups(optimizer: torch.optim.Optimizer) -> None:

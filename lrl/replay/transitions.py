@@ -138,8 +138,9 @@ class Transitions(Windows):
 
     def became_samplable(self, counts_before: IndexArray) -> IndexArray:
         """List the keys that became samplable since the streams had `counts_before` rows."""
-        start = np.maximum(counts_before - self.n_step, self.streams.oldest)
-        keys = key_ranges(start, self.streams.counts)
+        counts, oldest = self.streams.counts, self.streams.oldest
+        start = np.maximum(counts_before - self.n_step, oldest)
+        keys = key_ranges(np.where(counts > counts_before, start, counts), counts)
         samplable, last = self._inspect(keys)
         return keys[samplable & (last >= counts_before[keys[:, 0]])]
 

@@ -51,7 +51,8 @@ def instant(monkeypatch):
     asked: list[tuple[object, ...]] = []
 
     def run(*how: object) -> training.Run:
-        asked.append(how)
+        assert how[-1] == "cpu"
+        asked.append(how[:-1])
         speed = len(asked) / 10
         return training.Run(dict.fromkeys(training.FIGURES, speed), f"bound by {speed}")
 
@@ -95,7 +96,12 @@ def test_both_workloads_are_trained_in_both_modes_unless_others_are_named(comman
         (["--seconds", "-1"], "--seconds is -1.0: it must be above 0"),
         (["--workloads", '["chess"]'], "--workloads has 'chess': name some of cartpole, pong"),
         (["--workloads", "[]"], "--workloads is empty: name some of cartpole, pong"),
-        (["--sides", '["synchronous 9"]'], "--sides has 'synchronous 9': name some of actors 1 x"),
+        (
+            ["--sides", '["synchronous 0"]'],
+            "--sides has 'synchronous 0': name some such as 'actors",
+        ),
+        (["--updates", '["dqn"]'], "--updates has 'dqn': name some of mlp, nature"),
+        (["--device", "cuda"], "--device is cuda, but torch finds no GPU here"),
         (["--sections", '["learner"]'], "sections"),
         (["--json", ""], "is a folder: name a file in it"),
         (["--json", "nowhere/bench.json"], "--json nowhere/bench.json: there is no folder nowhere"),

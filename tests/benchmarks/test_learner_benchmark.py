@@ -10,11 +10,12 @@ from helpers.products import counted_products
 from helpers.training_runs import quiet
 
 from benchmark.parts import bare, learner
-from benchmark.parts.learner import LADDER, PLAIN, TRAINER, WORKLOADS, Side, make_batch, measure
+from benchmark.parts.learner import LADDER, PLAIN, TRAINER, Side, measure
 from benchmark.peers import compare
 from benchmark.peers.window import Window
 from benchmark.peers.workloads import TASKS
 from lrl.bench.measure import compared, write
+from lrl.bench.workloads import WORKLOADS, make_batch
 from lrl.learner.bootstrap import ask_target
 from lrl.learner.dqn import DQN
 from lrl.networks import onednn_products

@@ -31,10 +31,17 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 OVERLAYS = sorted(path.stem for path in (CONFIGS / "algo").glob("*.yaml"))
 PROTOCOL_OVERLAYS = sorted(path.stem for path in (CONFIGS / "protocol").glob("*.yaml"))
 SYSTEMS = {
+    "captured": lambda c: c.model.updater == "captured" and c.model.optimizer.init_args.fused,
     "central_inference": lambda config: config.data.inference.num_servers == 1,
     "ddp": lambda config: config.trainer.devices == 2 and config.trainer.strategy == "ddp",
     "four_actors": lambda config: config.data.actors.num_actors == 4,
     "gpu": lambda c: c.trainer.accelerator == "gpu" and c.data.replay.device == "cuda",
+    **{
+        f"gpu_{cores}_cores": lambda c, actors=actors: (
+            c.data.actors.num_actors == actors and c.actor_learner.evaluation == "background"
+        )
+        for cores, actors in ((8, 6), (16, 14), (64, 60))
+    },
     "ray": lambda config: config.data.cluster.num_actors == 2,
     "seed": lambda config: config.data.inference.num_servers == 1,
     "synchronous": lambda config: config.data.actors.num_actors == 0,
@@ -177,7 +184,7 @@ def test_annealed_importance_weights_are_complete_at_the_end_of_a_run(configs: d
 
 @every_overlay
 def test_gradients_are_clipped_where_the_paper_says(name: str, configs: dict[str, Any]):
-    assert configs[name].trainer.gradient_clip_val == GRADIENT_CLIPS.get(name)
+    assert configs[name].model.gradient_clip_norm == GRADIENT_CLIPS.get(name)
 
 
 def test_rmsprop_has_the_papers_eps_translated(configs: dict[str, Any]):

@@ -76,9 +76,10 @@ class Recorder(L.Callback):
 
 
 def quiet_trainer(num_batches: int, *callbacks: L.Callback, **settings: Any) -> L.Trainer:
-    """Return a Trainer for epochs of so many batches on the CPU, without files and bars."""
+    """Return a Trainer for epochs of so many batches, on the CPU, without files and bars."""
     return L.Trainer(
-        accelerator="cpu",
+        accelerator=settings.pop("accelerator", "cpu"),
+        devices=1,
         max_epochs=settings.pop("max_epochs", 1),
         limit_train_batches=num_batches,
         logger=False,

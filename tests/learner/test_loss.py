@@ -12,7 +12,8 @@ import pytest
 import torch
 from helpers.training_runs import make_run, quiet
 
-from benchmark.parts.learner import WORKLOADS, Side, make_batch, make_module
+from benchmark.parts.learner import Side, make_module
+from lrl.bench.workloads import WORKLOADS, make_batch
 from lrl.learner.bootstrap import NextValues
 from lrl.learner.dqn import DQN
 from lrl.learner.updater import EagerUpdater, Losses
@@ -34,7 +35,8 @@ def test_importance_weights_scale_the_rows():
 _COMPARED = """
 import os, sys
 import torch
-from benchmark.parts.learner import WORKLOADS, Side, make_batch, make_module
+from benchmark.parts.learner import Side, make_module
+from lrl.bench.workloads import WORKLOADS, make_batch
 from lrl.learner.updater import CompiledUpdater, EagerUpdater
 from benchmark.leftovers import descendants
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import lightning as L
@@ -101,8 +102,12 @@ def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag:
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampler", [None, PrioritizedSampler])
 @pytest.mark.parametrize("updates", [1, 2])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_learner_on_a_gpu_waits_for_no_copy(tmp_path, sampler: Any, updates: int, device: str):
+@pytest.mark.parametrize(
+    ("updater", "device"), [("eager", "cpu"), ("eager", "cuda"), ("captured", "cuda")]
+)
+def test_a_learner_on_a_gpu_waits_for_no_copy(
+    tmp_path, sampler: Any, updates: int, updater: Any, device: str
+):
     def forbid(trainer: L.Trainer, batch: Any) -> None:
         watched = 20 <= trainer.global_step < 60
         torch.cuda.set_sync_debug_mode("error" if watched else "default")
@@ -112,7 +117,12 @@ def test_a_learner_on_a_gpu_waits_for_no_copy(tmp_path, sampler: Any, updates: i
         tmp_path,
         ActorLearnerCallback(1000, 0, 0),
         AfterEachStep(forbid),
-        module=small_agent(updates_per_step=updates),
+        module=small_agent(
+            updates_per_step=updates,
+            updater=updater,
+            optimizer=functools.partial(torch.optim.Adam, lr=1e-3, fused=True),
+            lr_scheduler=functools.partial(torch.optim.lr_scheduler.LinearLR, total_iters=80),
+        ),
         data=small_data(
             actors=background(1),
             replay=ReplayConfig(capacity=2000, batch_size=8, device=device, **settings),

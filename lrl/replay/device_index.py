@@ -27,13 +27,14 @@ class DeviceIndex:
     in tensors that `prepare` and `rows_changed` fill in outside of it. Only another `n_step`
     changes shapes: what was recorded before must then be recorded again.
 
-    The streams go on to decide which row lies where and which may be sampled; of each change the
-    device is told in one copy. Not thread-safe.
+    Streams and windows, on the host, decide as ever which row lies where and which may be sampled;
+    of each change the device is told in one copy. Not thread-safe.
 
     Args:
-        windows: The transitions, with their streams. Nothing may be stored yet.
+        windows: The transitions, with their streams, which are empty.
         sampler: Its settings; it is not attached to anything itself.
-        generator: Of the streams' device; the default generator of that device if None.
+        generator: Of the streams' device, and registered with graphs; the default generator of
+            that device if None.
 
     Raises:
         ConfigError: The sampler is not proportional, or normalises over several ranks.
@@ -58,13 +59,13 @@ class DeviceIndex:
         there = {"flags": flags, "action": action, "reward": reward}
         sent = to_device_together(there, self.device)
         self._flags, self._action, self._reward = (sent[name] for name in there)
-        self._number = self._filled(torch.int64, streams.num_slots, -1)
+        self._number = torch.full((streams.num_slots,), -1, device=self.device)
         """Number of the row that each slot holds, -1 where there is none."""
         by_buffer = sampler.weight_normalisation == "buffer"
         self._tree = DeviceSumTree(streams.num_slots, self.device, track_minimum=by_buffer)
-        self._priority_max = self._filled(torch.float64, (), 1)
-        self._went_wrong = self._filled(torch.bool, (), False)
-        self._beta = self._filled(torch.float64, (), sampler.beta(0))
+        self._priority_max = torch.ones((), dtype=torch.float64, device=self.device)
+        self._went_wrong = torch.zeros((), dtype=torch.bool, device=self.device)
+        self._beta = torch.zeros((), dtype=torch.float64, device=self.device)
         self._gamma, self._powers = windows.gamma, self._powers_of_gamma()
 
     @staticmethod
@@ -123,9 +124,12 @@ class DeviceIndex:
 
         Raises:
             NotEnoughRows: No row is samplable. What was recorded does not look: ask before.
+            RuntimeError: `n_step` was changed, and `prepare` not called.
         """
         if not self._windows.any_samplable():
             raise not_enough_rows(self._windows)
+        if len(self._powers) != self._windows.n_step + 1:
+            raise RuntimeError("n_step was changed: call DeviceIndex.prepare before draw")
         uniforms = torch.rand(
             batch_size, generator=self._generator, dtype=torch.float64, device=self.device
         )
@@ -183,11 +187,15 @@ class DeviceIndex:
             "batches": self._batches,
             "priority_max": self._priority_max.item(),
         }
-        rows = {"leaves": self._tree.leaves.cpu().numpy()} if with_rows else None
-        return state if rows is None else {**state, "rows": rows}
+        if with_rows:
+            state["rows"] = {"leaves": self._tree.leaves.cpu().numpy()}
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state`, also of a `PrioritizedSampler`; with rows the streams have them."""
+        """Go on from `state`, or from that of a `PrioritizedSampler`.
+
+        Rows that belong to it, if any, are in the streams again.
+        """
         self._batches = state.get("batches", self._batches)
         if "priority_max" in state:
             self._priority_max.fill_(state["priority_max"])
@@ -196,11 +204,6 @@ class DeviceIndex:
             self.rows_changed(nothing, nothing)
             leaves = torch.from_numpy(np.array(rows["leaves"], np.float64))
             self._tree.load(to_device(leaves, self.device))
-
-    def _filled(self, dtype: torch.dtype, shape: Any, value: float) -> Tensor:
-        return torch.full(
-            (shape,) if isinstance(shape, int) else shape, value, dtype=dtype, device=self.device
-        )
 
     def _powers_of_gamma(self) -> Tensor:
         powers = [self._windows.gamma**step for step in range(self._windows.n_step + 1)]

@@ -328,6 +328,15 @@ def on_device(spec: EnvSpec, sampler: Any, n_step: int) -> OnDevice:
 
 
 def test_a_graph_learns_what_the_operations_learn(gpu: PretendedGpu) -> None:
+    assert_a_graph_learns_the_same()
+
+
+@pytest.mark.gpu
+def test_a_graph_of_cuda_learns_what_the_operations_learn() -> None:
+    assert_a_graph_learns_the_same()
+
+
+def assert_a_graph_learns_the_same() -> None:
     eager, graphed = random_pair(0, 3, "cuda"), random_pair(0, 3, "cuda")
     torch.manual_seed(0)
     expected = [[x.cpu() for x in learn(eager[0].index)] for _ in repeated(*eager)]
@@ -340,6 +349,9 @@ def test_a_graph_learns_what_the_operations_learn(gpu: PretendedGpu) -> None:
         graph.replay()
         found.append([output.cpu() for output in outputs])
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    theirs, own = (each[0].index.state(with_rows=True) for each in (eager, graphed))
+    assert theirs["rows"].pop("leaves").tolist() == own["rows"].pop("leaves").tolist()
+    assert theirs == own
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -390,6 +402,16 @@ def test_bytes_needed_are_those_of_its_tensors() -> None:
     tensors = [index._flags, index._action, index._reward, index._number]
     tensors += [index._tree._blocks, index._tree._sums, index._tree._minima]
     assert index.bytes_needed(SPEC, 401) == sum(each.nbytes for each in tensors)
+
+
+def test_another_n_step_is_prepared_for() -> None:
+    pair = sampled([1.0], {}, n_step=1)
+    pair.index.prepare()
+    pair.replay.n_step = 3
+    with pytest.raises(RuntimeError, match=r"n_step was changed: call DeviceIndex.prepare"):
+        pair.index.draw(2)
+    pair.index.prepare()
+    assert pair.index.draw(2).discount.tolist() == [0, 0]
 
 
 def test_what_it_cannot_do_is_refused() -> None:

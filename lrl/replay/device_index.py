@@ -60,7 +60,7 @@ class DeviceIndex:
         sent = to_device_together(there, self.device)
         self._flags, self._action, self._reward = (sent[name] for name in there)
         self._number = torch.full((streams.num_slots,), -1, device=self.device)
-        """Number of the row that each slot holds, -1 where there is none."""
+        """Number of the row last written to each slot, -1 where none was."""
         by_buffer = sampler.weight_normalisation == "buffer"
         self._tree = DeviceSumTree(streams.num_slots, self.device, track_minimum=by_buffer)
         self._priority_max = torch.ones((), dtype=torch.float64, device=self.device)
@@ -87,8 +87,8 @@ class DeviceIndex:
         gone = gone[~np.isin(gone, new)]  # a new row may lie in an old slot
         changed = {
             "slots": slots,
-            "leaves": np.concatenate((gone, new)),
-            "is_new": np.arange(len(gone) + len(new)) >= len(gone),
+            "leaves": np.concatenate((new, gone)),
+            "is_new": np.arange(len(new) + len(gone)) < len(new),
             **numbers,
         }
         sent = to_device_together(
@@ -213,20 +213,18 @@ class DeviceIndex:
         return self._streams.slots(keys[:, 0], keys[:, 1:]).reshape(-1)
 
     def _unknown_rows(self) -> dict[str, Any]:
-        """Return slots whose rows the device does not have, and the numbers in them."""
+        """Return the slots of rows that the device does not have, and what is in them."""
         streams = self._streams
         rows = key_ranges(np.maximum(self._known, streams.oldest), streams.counts)
-        heads = np.stack((np.arange(streams.num_streams), streams.counts), axis=1)  # read GAP
         self._known[:] = streams.counts
-        slots = self._slots(np.concatenate((rows, heads)))
+        slots, number = self._slots(rows), rows[:, 1]
         flags, action, reward = streams.numbers(slots)
-        number = np.concatenate((rows[:, 1], np.full(len(heads), -1)))
         return {
             "slots": slots,
+            "number": number,
             "flags": flags,
             "action": action,
             "reward": reward,
-            "number": number,
         }
 
     def _weigh(self, priorities: Tensor) -> Tensor:

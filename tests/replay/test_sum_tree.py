@@ -193,7 +193,7 @@ def test_a_device_finds_no_leaf_without_weight(
 
     def rounded(self: torch.Tensor, dim: int) -> torch.Tensor:
         sums = cumsum(self, dim)
-        noise = torch.randint(-1, 2, sums.shape, generator=generator) * 1e-15 + 1
+        noise = torch.randint(-1, 2, sums.shape, generator=generator) * 0.01 + 1
         return torch.where(sums == self.new_tensor(0), sums, (sums * noise).clamp(min=5e-324))
 
     shares = torch.tensor([*share, 0.0, 1.0, *(k / 16 for k in range(17))]).double()

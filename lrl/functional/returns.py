@@ -29,14 +29,32 @@ def n_step_return(
         >>> n_step_return(rewards, terminated, truncated, gamma=0.5)
         (tensor([1.7500, 1.5000, 1.5000]), tensor([0.1250, 0.0000, 0.2500]), tensor([3, 2, 2]))
     """
-    ended = terminated | truncated
-    inside = torch.ones_like(ended)  # no end in an earlier column
-    inside[:, 1:] = ended[:, :-1].cumsum(1) == 0
-    steps = inside.sum(1)
     powers = rewards.new_tensor([gamma**step for step in range(rewards.shape[1] + 1)])
-    # `where`, not a product: a column behind the end may hold NaN, and 0 * NaN is NaN.
-    returns = torch.where(inside, rewards * powers[:-1], 0.0).sum(1)
-    discount = torch.where((terminated & inside).any(1), 0.0, powers[steps])
+    return return_with_powers(rewards, terminated, truncated, powers)
+
+
+def return_with_powers(
+    rewards: Float[Tensor, "batch n"],
+    terminated: Bool[Tensor, "batch n"],
+    truncated: Bool[Tensor, "batch n"],
+    powers: Float[Tensor, " powers"],
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"], Int[Tensor, " batch"]]:
+    """Compute `n_step_return` with the powers of gamma given, from gamma**0 to gamma**n.
+
+    It then takes nothing from the host, so that it can be part of a CUDA graph.
+
+    Example:
+        >>> never = torch.tensor([[False, False]])
+        >>> powers = torch.tensor([1.0, 0.5, 0.25])
+        >>> return_with_powers(torch.tensor([[1.0, 1.0]]), never, never, powers)
+        (tensor([1.5000]), tensor([0.2500]), tensor([2]))
+    """
+    ended = terminated | truncated
+    outside = ended.cumsum(1) > ended  # there is an end in an earlier column
+    steps = ended.shape[1] - outside.sum(1)
+    # Filled, not multiplied: a column behind the end may hold NaN, and 0 * NaN is NaN.
+    returns = (rewards * powers[:-1]).masked_fill_(outside, 0.0).sum(1)
+    discount = powers[steps].masked_fill_((terminated & ~outside).any(1), 0.0)
     return returns, discount, steps
 
 

@@ -1,6 +1,7 @@
 """Replay: rows of streams are stored, transitions or sequences of them are sampled."""
 
 from lrl.replay.config import ReplayConfig
+from lrl.replay.device_index import DeviceIndex
 from lrl.replay.experience import Experience, StoredExperience
 from lrl.replay.prioritized import PrioritizedSampler, RankSampler
 from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
@@ -12,6 +13,7 @@ from lrl.replay.streams import Streams
 from lrl.replay.transitions import Transitions, Windows
 
 __all__ = [
+    "DeviceIndex",
     "Experience",
     "NotEnoughRows",
     "PrioritizedSampler",

@@ -220,11 +220,26 @@ class Streams:
             sent = to_device_together({**beside, **indices}, self.device)
             blocks = {name: self._carried[name].index_select(0, sent[name]) for name in slots}
             beside = {name: sent[name] for name in beside}
-        shaped = {
+        return {**beside, **self._shaped(blocks, slots)}
+
+    def take_there(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy what rows carry into new blocks: `take` for slots that are on `device` already."""
+        blocks = {n: self._carried[n].index_select(0, i.reshape(-1)) for n, i in slots.items()}
+        return self._shaped(blocks, slots)
+
+    def numbers(
+        self, slots: IndexArray
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Read flags, actions and rewards, as they are stored."""
+        return self._flags.take(slots), self._action.take(slots, axis=0), self._reward.take(slots)
+
+    def _shaped(
+        self, blocks: Mapping[str, Tensor], slots: Mapping[str, IndexArray] | Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        return {
             name: block.view(*slots[name].shape, *self.carried[name].shape)
             for name, block in blocks.items()
         }
-        return {**beside, **shaped}
 
     def _keys_at(self, position: IndexArray) -> IndexArray:
         """Return the keys at positions 0 to `num_rows - 1`, which count stream after stream."""

@@ -1,10 +1,11 @@
-"""A sum tree: weights of rows, found by the sum of the weights before them."""
+"""Sum trees of the host and of a device: weights of rows, found by the sum of those before."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 Weights = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -12,7 +13,7 @@ Indices = npt.NDArray[np.int64]
 _WIDTH = 64
 """Leaves under one parent."""
 
-_TINY = np.nextafter(0.0, 1.0)
+_TINY = float(np.nextafter(0.0, 1.0))
 
 
 class SumTree:
@@ -129,3 +130,101 @@ class SumTree:
 def _cumulative(weights: Weights) -> Weights:
     """Sum up along the last axis; for 256 blocks torch needs an eighth of numpy's time."""
     return torch.from_numpy(weights).cumsum(-1).numpy()
+
+
+class DeviceSumTree:
+    """A sum tree of tensors: `SumTree` as operations of fixed shapes that ask the host nothing.
+
+    Created and used by a `DeviceIndex` alone. `set`, `get`, `find` and `minimum` can be part of a
+    CUDA graph. Arguments are not checked, for that would be to read them.
+
+    Args:
+        capacity: Number of leaves, at least 1; all weights are 0 at first.
+        device: Where it lives.
+        track_minimum: Whether `minimum` may be asked for.
+
+    Attributes:
+        spare: An index beside those of leaves, which counts in no sum: where to write what is not
+            to be written.
+
+    Example:
+        >>> tree = DeviceSumTree(3, torch.device("cpu"))
+        >>> tree.set(torch.tensor([0, 2]), torch.tensor([1.0, 3.0]).double())
+        >>> tree.find(torch.tensor([0.125, 0.375, 1.0]).double())
+        tensor([0, 2, 2])
+    """
+
+    def __init__(self, capacity: int, device: torch.device, track_minimum: bool = False) -> None:
+        blocks = -(-capacity // _WIDTH)
+        self.spare = blocks * _WIDTH
+        self._capacity = capacity
+        self._blocks = torch.zeros(blocks + 1, _WIDTH, dtype=torch.float64, device=device)
+        self._leaves = self._blocks.view(-1)
+        self._sums = torch.zeros(blocks + 1, dtype=torch.float64, device=device)
+        self._minima = torch.full_like(self._sums, torch.inf) if track_minimum else None
+
+    @staticmethod
+    def bytes_needed(capacity: int) -> int:
+        """Return the bytes of a tree: the leaves, and a sum and a minimum per block."""
+        return 8 * (-(-capacity // _WIDTH) + 1) * (_WIDTH + 2)
+
+    @property
+    def minimum(self) -> Tensor:
+        """Smallest weight above 0, infinite where there is none; needs `track_minimum`."""
+        assert self._minima is not None, "build the tree with track_minimum=True"
+        return self._minima[:-1].min()
+
+    @property
+    def leaves(self) -> Tensor:
+        """The weights of all leaves; write with `set` or `load` alone."""
+        return self._leaves[: self._capacity]
+
+    def get(self, indices: Tensor) -> Tensor:
+        """Return the weights of leaves."""
+        return self._leaves[indices]
+
+    def set(self, indices: Tensor, weights: Tensor) -> None:
+        """Set the weights of leaves, 0 or more; no leaf may be there twice with two weights."""
+        self._leaves[indices] = weights
+        blocks = indices // _WIDTH
+        children = self._blocks[blocks]  # a block that is there twice gets the same sum twice
+        self._sums[blocks] = children.sum(1)
+        if self._minima is not None:
+            self._minima[blocks] = _minima(children)
+
+    def load(self, weights: Tensor) -> None:
+        """Set the weights of all leaves."""
+        self._leaves[: self._capacity] = weights
+        self._sums.copy_(self._blocks.sum(1))
+        if self._minima is not None:
+            self._minima.copy_(_minima(self._blocks))
+
+    def find(self, shares: Tensor) -> Tensor:
+        """Return for each share x of the total the first leaf up to which weights sum to x or more.
+
+        A leaf of weight 0 never is found, whatever is rounded; some weight must be above 0.
+
+        Args:
+            shares: Float64 from 0 to 1, `[batch]`.
+        """
+        ends = _ends(self._sums[:-1])
+        rest = (shares * ends[-1]).clamp_(min=_TINY)
+        block = torch.searchsorted(ends, rest)
+        rest -= ends[block] - self._sums[block]
+        inside = _ends(self._blocks[block])
+        # Both levels are rounded differently: bring what is left between 0 and the block's end.
+        rest = rest.clamp_(min=_TINY).minimum(inside[:, -1])
+        return torch.searchsorted(inside, rest[:, None])[:, 0].add(block, alpha=_WIDTH)
+
+
+def _ends(weights: Tensor) -> Tensor:
+    """Sum up along the last axis, such that sums grow at weights above 0 and nowhere else.
+
+    A GPU makes each sum in an order of its own. One may then be smaller than the sum before it, or
+    larger although the weight between them is 0, which would be found there.
+    """
+    return weights.cumsum(-1).masked_fill_(weights == 0, 0.0).cummax(-1).values
+
+
+def _minima(blocks: Tensor) -> Tensor:
+    return blocks.masked_fill(blocks == 0, torch.inf).amin(1)

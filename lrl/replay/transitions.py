@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -157,17 +158,26 @@ class Transitions(Windows):
         streams = self.streams
         slots, reward, discount = self._one_step(keys) if self.n_step == 1 else self._n_step(keys)
         start = slots[:, self.frame_stack - 1]
-        stacks = {n: self._both(slots, column.stack) for n, column in streams.carried.items()}
+        stacks = {n: self.both(slots, column.stack) for n, column in streams.carried.items()}
         numbers = {
             "action": torch.from_numpy(streams.actions(start)),
             "reward": reward,
             "discount": discount,
             "weights": torch.from_numpy(weights),
         }
-        taken = streams.take(stacks, numbers)
+        return self.assembled(streams.take(stacks, numbers), torch.from_numpy(keys))
+
+    def assembled(self, taken: Mapping[str, Tensor], keys: Tensor) -> Batch:
+        """Cut what was taken of rows into a batch.
+
+        Args:
+            taken: What rows carry, in the slots that `both` says; `"action"`, `"reward"`,
+                `"discount"` and `"weights"`.
+            keys: Keys of the transitions.
+        """
         here: dict[str, Tensor] = {}
         there: dict[str, Tensor] = {}
-        for name, column in streams.carried.items():
+        for name, column in self.streams.carried.items():
             block, stack = taken[name], column.stack
             if stack == 1:
                 here[name], there[name] = block[:, 0], block[:, -1]
@@ -178,27 +188,31 @@ class Transitions(Windows):
             there["action_mask"] = there["action_mask"] | (taken["discount"] == 0)[:, None]
         return Batch(
             observation=leaves_from("frame", here),
-            **{name: taken[name] for name in numbers},
+            action=taken["action"],
+            reward=taken["reward"],
+            discount=taken["discount"],
+            weights=taken["weights"],
             next_observation=leaves_from("frame", there),
-            keys=torch.from_numpy(keys),
+            keys=keys,
             action_mask=here.get("action_mask"),
             next_action_mask=there.get("action_mask"),
             memory=leaves_from("memory", here) or None,
             next_memory=leaves_from("memory", there) or None,
         )
 
-    def _both(self, slots: IndexArray, stack: int) -> IndexArray:
+    def both(self, slots: Any, stack: int, join: Callable[..., Any] = np.concatenate) -> Any:
         """Return the slots of a column at both observations.
 
         Args:
             slots: Slots of both stacks, as `_one_step` and `_n_step` return them.
             stack: Rows that make one value of this column.
+            join: Joins slots along an axis.
         """
         frames = self.frame_stack
         if stack < frames and self.n_step == 1:
             return slots[:, frames - stack :]
         if stack < frames:
-            return np.concatenate((slots[:, frames - stack : frames], slots[:, -stack:]), axis=1)
+            return join((slots[:, frames - stack : frames], slots[:, -stack:]), 1)
         return slots
 
     def _one_step(self, keys: IndexArray) -> tuple[IndexArray, Tensor, Tensor]:

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lrl.replay.sum_tree import SumTree
+from lrl.replay.sum_tree import DeviceSumTree, SumTree
 
 
 def tree_of(*weights: float, track_minimum: bool = False) -> SumTree:
@@ -145,3 +146,57 @@ def test_leaves_that_do_not_exist_are_refused(index: int) -> None:
 def test_a_tree_has_a_leaf() -> None:
     with pytest.raises(ValueError, match="capacity is 0"):
         SumTree(0)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data(), capacity=st.integers(1, 300))
+def test_the_tree_of_a_device_equals_that_of_the_host(data: st.DataObject, capacity: int) -> None:
+    """With whole numbers as weights every sum is exact, in whatever order it is made."""
+    tree = DeviceSumTree(capacity, torch.device("cpu"), track_minimum=True)
+    host = SumTree(capacity, track_minimum=True)
+    shares = torch.arange(129, dtype=torch.float64) / 128
+    updates = st.dictionaries(
+        st.integers(0, capacity - 1), st.integers(0, 9) | st.just(10**6), max_size=40
+    )
+    for _ in range(4):
+        update = data.draw(updates)
+        indices, weights = np.array(list(update), np.int64), np.array(list(update.values()), float)
+        host.set(indices, weights)
+        tree.set(torch.from_numpy(indices), torch.from_numpy(weights))
+        tree.set(torch.tensor([tree.spare] * 3), torch.tensor([5.0, 6.0, 7.0]).double())
+        assert tree.leaves.tolist() == host.leaves.tolist()
+        assert tree.minimum.item() == host.minimum
+        loaded = DeviceSumTree(capacity, torch.device("cpu"), track_minimum=True)
+        loaded.load(torch.from_numpy(host.leaves))
+        assert loaded.minimum.item() == host.minimum
+        if host.total:
+            expected = host.find(shares.numpy() * host.total).tolist()
+            assert tree.find(shares).tolist() == loaded.find(shares).tolist() == expected
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    weights=st.lists(st.sampled_from([0.0, 0.0, 5e-324, 1e-300, 1e-16, 0.1, 1.0, 3.7, 1e16]))
+    .map(np.array)
+    .filter(np.any),
+    before=st.integers(0, 70),
+    share=st.lists(st.floats(0.0, 1.0), min_size=1),
+    seed=st.integers(0, 1000),
+)
+def test_a_device_finds_no_leaf_without_weight(
+    weights, before: int, share: list[float], seed: int
+) -> None:
+    """Not even where each sum is rounded in a way of its own."""
+    tree = DeviceSumTree(before + len(weights) + 3, torch.device("cpu"))
+    tree.set(torch.arange(before, before + len(weights)), torch.from_numpy(weights))
+    generator, cumsum = torch.Generator().manual_seed(seed), torch.Tensor.cumsum
+
+    def rounded(self: torch.Tensor, dim: int) -> torch.Tensor:
+        sums = cumsum(self, dim)
+        noise = torch.randint(-1, 2, sums.shape, generator=generator) * 0.01 + 1
+        return torch.where(sums == self.new_tensor(0), sums, (sums * noise).clamp(min=5e-324))
+
+    shares = torch.tensor([*share, 0.0, 1.0, *(k / 16 for k in range(17))]).double()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "cumsum", rounded)
+        assert (tree.get(tree.find(shares)) > 0).all()

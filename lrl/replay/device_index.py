@@ -1,0 +1,304 @@
+"""A prioritised index of rows on a device: draws and new priorities that ask the host nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lrl.functional.returns import return_with_powers
+from lrl.parts.device_copies import to_device, to_device_together
+from lrl.replay.prioritized import PrioritizedSampler
+from lrl.replay.samplers import not_enough_rows
+from lrl.replay.streams import TERMINATED, TRUNCATED, IndexArray
+from lrl.replay.sum_tree import DeviceSumTree
+from lrl.replay.transitions import Transitions, key_ranges
+from lrl.types import Batch, ConfigError, EnvSpec
+
+
+class DeviceIndex:
+    """Chooses rows as `PrioritizedSampler` does, builds their batch, and takes their priorities.
+
+    Lives in the learner process, on the device of the streams, whose rows it indexes. `draw` and
+    `set_priorities` are tensor operations of fixed shapes: both, and the learner step between
+    them, can be captured in one CUDA graph and repeated. What changes between repetitions is
+    in tensors that `prepare` and `rows_changed` fill in outside of it. Only another `n_step`
+    changes shapes: what was recorded before must then be recorded again.
+
+    Streams and windows, on the host, decide as ever which row lies where and which may be sampled;
+    of each change the device is told in one copy. Not thread-safe.
+
+    Args:
+        windows: The transitions, with their streams, which are empty.
+        sampler: Its settings; it is not attached to anything itself.
+        generator: Of the streams' device, and registered with graphs; the default generator of
+            that device if None.
+
+    Raises:
+        ConfigError: The sampler is not proportional, or normalises over several ranks.
+    """
+
+    def __init__(
+        self,
+        windows: Transitions,
+        sampler: PrioritizedSampler,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        _check_sampler(sampler)
+        streams = windows.streams
+        self.device = streams.device
+        self._windows, self._streams, self._sampler = windows, streams, sampler
+        self._generator = generator
+        self._ring = streams.num_slots // streams.num_streams
+        self._known = np.zeros_like(streams.counts)  # rows of each stream that the device has
+        self._batches = 0
+        slots = torch.arange(streams.num_slots)
+        flags, action, reward = map(torch.from_numpy, streams.numbers(slots.numpy()))
+        there = {"flags": flags, "action": action, "reward": reward}
+        sent = to_device_together(there, self.device)
+        self._flags, self._action, self._reward = (sent[name] for name in there)
+        self._number = torch.full((streams.num_slots,), -1, device=self.device)
+        """Number of the row last written to each slot, -1 where none was."""
+        by_buffer = sampler.weight_normalisation == "buffer"
+        self._tree = DeviceSumTree(streams.num_slots, self.device, track_minimum=by_buffer)
+        self._priority_max = torch.ones((), dtype=torch.float64, device=self.device)
+        self._went_wrong = torch.zeros((), dtype=torch.bool, device=self.device)
+        self._beta = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._gamma, self._powers = windows.gamma, self._powers_of_gamma()
+
+    @staticmethod
+    def bytes_needed(spec: EnvSpec, slots: int) -> int:
+        """Return the bytes that are kept on the device beside so many slots for rows."""
+        columns = 1 + spec.action.column.nbytes + 4 + 8  # flags, action, reward, number
+        return slots * columns + DeviceSumTree.bytes_needed(slots)
+
+    def rows_changed(self, added: IndexArray, removed: IndexArray) -> None:
+        """Take over the rows that were appended since the last call, in one copy.
+
+        Args:
+            added: Keys `[count, 2]` that are samplable from now on; they get the highest priority.
+            removed: Keys that no longer are, and maybe some that never were.
+        """
+        numbers = self._unknown_rows()
+        slots = numbers.pop("slots")
+        new, gone = self._slots(added), self._slots(removed)
+        gone = gone[~np.isin(gone, new)]  # a new row may lie in an old slot
+        changed = {
+            "slots": slots,
+            "leaves": np.concatenate((new, gone)),
+            "is_new": np.arange(len(new) + len(gone)) < len(new),
+            **numbers,
+        }
+        sent = to_device_together(
+            {name: torch.from_numpy(array) for name, array in changed.items()}, self.device
+        )
+        self._flags[sent["slots"]] = sent["flags"]
+        self._action[sent["slots"]] = sent["action"]
+        self._reward[sent["slots"]] = sent["reward"]
+        self._number[sent["slots"]] = sent["number"]
+        self._tree.set(sent["leaves"], sent["is_new"] * self._weigh(self._priority_max))
+
+    def prepare(self, batches: int = 1) -> None:
+        """Fill in what changes between draws: beta, and gamma where it did.
+
+        To be called before each draw, or each repetition of what was recorded.
+
+        Args:
+            batches: Batches that are drawn until the next call; all with the same beta.
+        """
+        self._beta.fill_(self._sampler.beta(self._batches))
+        self._batches += batches
+        if len(self._powers) != self._windows.n_step + 1:
+            self._gamma, self._powers = self._windows.gamma, self._powers_of_gamma()
+        elif self._gamma != self._windows.gamma:
+            self._gamma = self._windows.gamma
+            self._powers.copy_(self._powers_of_gamma())
+
+    def draw(self, batch_size: int) -> Batch:
+        """Draw transitions with replacement, one from each of `batch_size` parts of the sum.
+
+        Everything in the batch is on the device, keys too. With `n_step` 1 a transition's
+        observation and next observation overlap in memory: do not write into them.
+
+        Raises:
+            NotEnoughRows: No row is samplable. What was recorded does not look: ask before.
+            RuntimeError: `n_step` was changed, and `prepare` not called.
+        """
+        if not self._windows.any_samplable():
+            raise not_enough_rows(self._windows)
+        if len(self._powers) != self._windows.n_step + 1:
+            raise RuntimeError("n_step was changed: call DeviceIndex.prepare before draw")
+        uniforms = torch.rand(
+            batch_size, generator=self._generator, dtype=torch.float64, device=self.device
+        )
+        return self._batch(*self._choose(uniforms))
+
+    @torch.no_grad()
+    def set_priorities(self, keys: Tensor, priorities: Tensor) -> None:
+        """Set the priorities of rows that were drawn; those of rows that are gone are dropped.
+
+        Of a row that is there twice the last priority counts, as long as it is still samplable. A
+        priority that is negative, NaN or infinite is left out: `check` tells of it later.
+
+        Args:
+            keys: Keys on the device, int64 `[batch, 2]`, of at least one row. Each is compared with
+                each: `batch`^2 bytes are taken meanwhile.
+            priorities: `[batch]`.
+        """
+        number, spare = keys[:, 1], self._tree.spare
+        slots = keys[:, 0] * self._ring + number % self._ring
+        given = priorities.float().double()  # as precise as those of the host
+        invalid = ~((given >= 0) & (given < torch.inf))
+        self._went_wrong.logical_or_(invalid.any())
+        given = given.masked_fill_(invalid, 0.0)
+        self._priority_max.clamp_(min=given.max())
+        gone = (self._number[slots] != number) | (self._tree.get(slots) == 0)
+        places = slots.masked_fill_(gone | invalid, spare)
+        # Which of two numbers an element gets that is written twice is not said: it is written
+        # once, with the last.
+        comes_again = (places[:, None] == places).triu_(1).any(1)
+        places = places.masked_fill_(comes_again, spare)
+        self._tree.set(places, self._weigh(given))
+
+    def check(self) -> None:
+        """Check that all priorities so far could be set. Waits for the device.
+
+        Raises:
+            ValueError: One was negative, NaN or infinite.
+        """
+        if self._went_wrong.item():
+            raise ValueError(
+                "a priority was negative, NaN or infinite: the loss has diverged; lower the "
+                "learning rate or clip gradients"
+            )
+
+    def metrics(self) -> dict[str, Tensor | float]:
+        """Return the highest priority seen, on the device, and the exponent of the next weights."""
+        return {
+            "replay/priority_max": self._priority_max,
+            "replay/beta": float(self._sampler.beta(self._batches)),
+        }
+
+    def state(self, with_rows: bool) -> dict[str, Any]:
+        """Return what `PrioritizedSampler.state` returns. Waits for the device."""
+        state: dict[str, Any] = {
+            "batches": self._batches,
+            "priority_max": self._priority_max.item(),
+        }
+        if with_rows:
+            state["rows"] = {"leaves": self._tree.leaves.cpu().numpy()}
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`, or from that of a `PrioritizedSampler`.
+
+        Rows that belong to it, if any, are in the streams again.
+        """
+        self._batches = state.get("batches", self._batches)
+        if "priority_max" in state:
+            self._priority_max.fill_(state["priority_max"])
+        if rows := state.get("rows"):
+            nothing = np.empty((0, 2), np.int64)
+            self.rows_changed(nothing, nothing)
+            leaves = torch.from_numpy(np.array(rows["leaves"], np.float64))
+            self._tree.load(to_device(leaves, self.device))
+
+    def _powers_of_gamma(self) -> Tensor:
+        powers = [self._windows.gamma**step for step in range(self._windows.n_step + 1)]
+        return to_device(torch.tensor(powers, dtype=torch.float32), self.device)
+
+    def _slots(self, keys: IndexArray) -> IndexArray:
+        return self._streams.slots(keys[:, 0], keys[:, 1:]).reshape(-1)
+
+    def _unknown_rows(self) -> dict[str, Any]:
+        """Return the slots of rows that the device does not have, and what is in them."""
+        streams = self._streams
+        rows = key_ranges(np.maximum(self._known, streams.oldest), streams.counts)
+        self._known[:] = streams.counts
+        slots, number = self._slots(rows), rows[:, 1]
+        flags, action, reward = streams.numbers(slots)
+        return {
+            "slots": slots,
+            "number": number,
+            "flags": flags,
+            "action": action,
+            "reward": reward,
+        }
+
+    def _weigh(self, priorities: Tensor) -> Tensor:
+        return (priorities + self._sampler.epsilon) ** self._sampler.alpha
+
+    def _choose(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return slots of rows, and their importance weights.
+
+        Args:
+            uniforms: Float64 from 0 to 1 (excluded), `[batch]`.
+        """
+        batch_size = len(uniforms)
+        shares = (uniforms + torch.arange(batch_size, device=self.device)) / batch_size
+        slots = self._tree.find(shares)
+        leaves = self._tree.get(slots)
+        by_batch = self._sampler.weight_normalisation == "batch"
+        smallest = leaves.min() if by_batch else self._tree.minimum
+        return slots, ((smallest / leaves) ** self._beta).float()
+
+    def _batch(self, slots: Tensor, weights: Tensor) -> Batch:
+        windows, streams = self._windows, self._streams
+        frames, n = windows.frame_stack, windows.n_step
+        stream = slots // self._ring
+        base = (stream * self._ring)[:, None]
+        offsets = torch.arange(1 - frames, n + 1, device=self.device)
+        window = (slots[:, None] - base + offsets) % self._ring + base
+        rows, reward, discount = self._one_step(window) if n == 1 else self._n_step(window)
+        stacks = {
+            name: windows.both(rows, column.stack, torch.concatenate)
+            for name, column in streams.carried.items()
+        }
+        numbers = {
+            "action": self._action[slots].long(),
+            "reward": reward,
+            "discount": discount,
+            "weights": weights,
+        }
+        keys = torch.stack((stream, self._number[slots]), 1)
+        return windows.assembled({**streams.take_there(stacks), **numbers}, keys)
+
+    def _one_step(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the slots of both stacks, which overlap, the reward and the discount."""
+        start, after = window[:, -2], window[:, -1]
+        terminated = (self._flags[start] & TERMINATED).view(torch.bool)
+        # Where nothing is bootstrapped, the row after may not exist: stay on the first.
+        after = torch.where(terminated, start, after)
+        rows = torch.cat((window[:, :-1], after[:, None]), 1)
+        return rows, self._reward[start], ~terminated * self._powers[1]
+
+    def _n_step(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the slots of both stacks one after the other, the return and the discount."""
+        frames = self._windows.frame_stack
+        steps_of = window[:, frames - 1 : -1]
+        flags = self._flags[steps_of]
+        returns, discount, steps = return_with_powers(
+            self._reward[steps_of],
+            (flags & TERMINATED).view(torch.bool),
+            (flags & TRUNCATED) != 0,
+            self._powers,
+        )
+        final = steps - (discount == 0).long()
+        columns = final[:, None] + torch.arange(frames, device=self.device)
+        rows = torch.cat((window[:, :frames], window.gather(1, columns)), 1)
+        return rows, returns, discount
+
+
+def _check_sampler(sampler: PrioritizedSampler) -> None:
+    if type(sampler) is not PrioritizedSampler:
+        raise ConfigError(
+            f"a replay's index on the device is proportional, but replay.sampler is "
+            f"{type(sampler).__name__}: set it to PrioritizedSampler"
+        )
+    if sampler.minimum_of_ranks is not None:
+        raise ConfigError(
+            "a replay's index on the device knows one learner rank, but there are several, whose "
+            "importance weights have one maximum: keep the index on the host"
+        )

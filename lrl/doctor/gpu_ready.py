@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from lrl.actors.config import ActorConfig
 from lrl.callbacks import NonFiniteGuard
-from lrl.doctor.pretended_gpu import Note, PretendedGpu
+from lrl.doctor.pretended_gpu import MixedDevicesError, Note, PretendedGpu
 from lrl.doctor.pretended_tensor import CUDA
 from lrl.envs import EnvConfig
 from lrl.learner.actor_pools import Delivery, LocalPool
@@ -47,6 +47,7 @@ def notes_of_steps(
         fit: Makes a Trainer with this callback and this strategy, and has it train.
 
     Raises:
+        MixedDevicesError: An operation was given tensors of the host, too.
         RuntimeError: The source of a copy was changed before the copy had ended.
     """
     ends: list[int] = []
@@ -76,7 +77,8 @@ def doctor(gpu_ready: str, env: str = "CartPole-v1", learner_steps: int = 16) ->
     """Tell what the learner steps of an agent would wait for on a GPU; none is needed.
 
     A class of yours learns for some steps on a GPU that is pretended on the CPU, which notes what
-    the host reads from it. How long anything takes it cannot know.
+    the host reads from it, and refuses tensors that were left on the host. How long anything takes
+    it cannot know.
 
     Args:
         gpu_ready: The class, such as my_module.MyAgent; its settings are its defaults.
@@ -105,7 +107,13 @@ def doctor(gpu_ready: str, env: str = "CartPole-v1", learner_steps: int = 16) ->
         trainer.fit(module, datamodule=data)
 
     with tempfile.TemporaryDirectory() as folder, _silence():
-        steps = notes_of_steps(fit)
+        try:
+            steps = notes_of_steps(fit)
+        except MixedDevicesError as error:
+            raise ConfigError(
+                f"{gpu_ready} cannot learn on a GPU: {error}. Make new tensors on the device of "
+                "those that they meet, and register constants as buffers"
+            ) from error
     reads = Counter(f"{n.what} at {n.where}" for step in steps for n in step if n.kind == "read")
     if reads:
         rates = ((what, count / len(steps)) for what, count in reads.items())

@@ -1,7 +1,8 @@
 """A GPU that is pretended on the CPU, and takes note of what a learner would wait for.
 
 What it computes is right; how long it takes says nothing. It has one queue of work, CUDA graphs of
-plain operations, no NCCL and no autocast.
+plain operations, no NCCL and no autocast. A function that makes constants of its own in C++, such
+as `quantile`, is refused as if those were yours and on the host.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_iter, tree_map
-from typing_extensions import override
 
-from lrl.doctor import pretended_tensor
+from lrl.doctor import pretended_functions, pretended_tensor
+from lrl.doctor.pretended_functions import PretendedFunctions
 from lrl.doctor.pretended_graph import PretendedGraph
-from lrl.doctor.pretended_tensor import CUDA, PretendedTensor, host_of, is_view
-from lrl.parts.tape import INDEXING, READS
+from lrl.doctor.pretended_tensor import CUDA, PretendedTensor, host_of, is_view, written_by
+from lrl.parts.tape import INDEXING, reads
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
-_parse_to: Any = vars(torch._C)["_nn"]._parse_to
+_TAKING_NO_NUMBERS = {_aten.cat.default, _aten.stack.default}
+"""Operations whose tensors are all on one device; most take numbers of the host along."""
 
 Kind = Literal["read", "wait", "to_host", "to_device", "kernel", "fault"]
 """What is noted.
@@ -58,8 +59,16 @@ class Note:
     age: int = 0
 
 
+class MixedDevicesError(RuntimeError):
+    """An operation was given tensors of two devices."""
+
+
 class PretendedGpu:
-    """Pretends to have a GPU `cuda:0` while it is entered, in this thread.
+    """Pretends to have a GPU `cuda:0` while it is entered.
+
+    Only the thread that entered it can move tensors there. But `torch.cuda`,
+    `torch.inference_mode` (which becomes `no_grad`) and parts of optimizers are replaced for the
+    whole process: other threads are told of this GPU, too, and no real one can be used beside it.
 
     Example:
         >>> with PretendedGpu() as gpu:
@@ -90,7 +99,7 @@ class PretendedGpu:
         foreach = sys.modules["torch.optim.optimizer"]._foreach_supported_types
         foreach.append(PretendedTensor)
         self._stack.callback(foreach.remove, PretendedTensor)
-        self._stack.enter_context(_Functions(self))
+        self._stack.enter_context(PretendedFunctions(self))
         return self
 
     def __exit__(
@@ -141,7 +150,8 @@ class PretendedGpu:
         if func is _aten._to_copy.default and kwargs.get("device") not in (None, _CPU):
             kwargs = {**kwargs, "device": _CPU}
         inputs = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
-        self._look_at_inputs(func, args, inputs)
+        self._look_at_devices(func, args, kwargs, inputs)
+        self._look_for_reads(func, args, kwargs)
         if self._capturing is not None:
             self._capturing.before(func, args)
         found = func(*tree_map(host_of, args), **tree_map(host_of, dict(kwargs)))
@@ -199,18 +209,30 @@ class PretendedGpu:
             self._read("copy_ to the host")
             target.copy_(source)
 
-    def _look_at_inputs(self, func: Any, args: Sequence[Any], inputs: Sequence[Tensor]) -> None:
-        """Note whether an operation waits; refuse tensors of two devices."""
-        if func in READS:
+    @staticmethod
+    def _look_at_devices(
+        func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: Sequence[Tensor]
+    ) -> None:
+        """Refuse tensors of two devices, but for numbers of the host that are read alone."""
+        if func in INDEXING:  # whose indices may be on the host
+            inputs = [args[0], *args[2:3]]
+            strict = inputs[:1]
+        else:
+            strict = inputs if func in _TAKING_NO_NUMBERS else written_by(func, args, kwargs)
+        here = [x for x in inputs if x.dim()] + [x for x in strict if isinstance(x, Tensor)]
+        if not all(isinstance(x, PretendedTensor) for x in here):
+            raise MixedDevicesError(
+                f"{func} at {_where()}: some tensors are on {CUDA} and some on {_CPU}"
+            )
+
+    def _look_for_reads(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if reads(func, kwargs):
             self._read(str(func))
-        elif func in INDEXING:
-            for index in args[1]:
-                if index is not None and index.dtype in (torch.bool, torch.uint8):
-                    self._read(f"{func} by flags")
-                elif index is not None and not isinstance(index, PretendedTensor):
-                    self._read(f"{func} by indices of the host")
-        elif any(not isinstance(x, PretendedTensor) and x.dim() for x in inputs):
-            raise RuntimeError(f"{func}: some tensors are on {CUDA} and some on {_CPU}")
+        for index in args[1] if func in INDEXING else ():
+            if index is not None and index.dtype in (torch.bool, torch.uint8):
+                self._read(f"{func} by flags")
+            elif index is not None and not isinstance(index, PretendedTensor):
+                self._read(f"{func} by indices of the host")
 
     # Time.
 
@@ -283,107 +305,9 @@ class _Event:
         gpu._finish(self._copies)
 
 
-class _Functions(TorchFunctionMode):
-    """Answers what is asked of devices before torch looks for one."""
-
-    def __init__(self, gpu: PretendedGpu) -> None:
-        super().__init__()
-        self._gpu = gpu
-        of_tensors: Any = Tensor
-        self._answers: dict[Any, Callable[..., Any]] = {
-            of_tensors.device.__get__: self._device,
-            of_tensors.is_cuda.__get__: lambda tensor: isinstance(tensor, PretendedTensor),
-            of_tensors.is_cpu.__get__: lambda tensor: not isinstance(tensor, PretendedTensor),
-            Tensor.get_device: lambda tensor: 0 if isinstance(tensor, PretendedTensor) else -1,
-            Tensor.to: self._to,
-            Tensor.cuda: lambda tensor, *args, **kwargs: self._to(tensor, "cuda"),
-            Tensor.cpu: lambda tensor, *args, **kwargs: self._to(tensor, "cpu"),
-            Tensor.pin_memory: lambda tensor, *args: gpu._pin(tensor.clone()),
-            Tensor.is_pinned: lambda tensor, *args: gpu._is_pinned(tensor),
-            Tensor.tolist: self._list,
-            Tensor.numpy: self._numpy,
-            Tensor.__array__: self._numpy,
-        }
-
-    @override
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in self._answers:
-            return self._answers[func](*args, **kwargs)
-        is_pinned = kwargs.pop("pin_memory", False)
-        device = kwargs.get("device")
-        if device is not None and torch.device(device).type == "cuda":
-            return self._made_there(func, args, {**kwargs, "device": _CPU})
-        if device is None and func in _LIKE and isinstance(args[0], PretendedTensor):
-            return func(*args, **kwargs)
-        found = func(*args, **kwargs)
-        return self._gpu._pin(found) if is_pinned else found
-
-    def _made_there(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-        gpu = self._gpu
-        if func in (torch.tensor, torch.as_tensor, torch.asarray):
-            if isinstance(args[0], PretendedTensor):
-                return self._to(args[0], kwargs.get("dtype") or args[0].dtype)
-            gpu._read(f"{func.__name__} from the host")
-        else:
-            gpu._note("kernel", str(getattr(func, "__name__", func)))
-        made = PretendedTensor(func(*tree_map(host_of, args), **kwargs), gpu)
-        if gpu._capturing is not None:
-            gpu._capturing.after(func, args, kwargs, made)
-        return made
-
-    @staticmethod
-    def _device(tensor: Tensor) -> torch.device:
-        with torch._C.DisableTorchFunction():
-            return CUDA if isinstance(tensor, PretendedTensor) else tensor.device
-
-    def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        copies = kwargs.pop("copy", False)
-        if args and isinstance(args[0], Tensor):
-            args = (args[0].device, args[0].dtype, *args[1:])
-        device, dtype, non_blocking, memory_format = _parse_to(*args, **kwargs)
-        dtype = dtype or tensor.dtype
-        here = isinstance(tensor, PretendedTensor)
-        there = here if device is None else device.type == "cuda"
-        change: dict[str, Any] = {"dtype": dtype, "copy": copies}
-        if memory_format is not None:
-            change["memory_format"] = memory_format
-        with torch._C.DisableTorchFunction():
-            if here == there or (device is not None and device.type == "meta"):
-                return tensor.to(**change)
-            gpu = self._gpu
-            if there:
-                found = PretendedTensor(torch.empty_like(tensor, requires_grad=False), gpu)
-                gpu._send(tensor.detach(), found.host, non_blocking)
-                return found.to(**{**change, "copy": False})
-            source: Any = tensor
-            host = torch.empty_like(source.host, requires_grad=False)
-            if non_blocking:  # torch takes page-locked memory
-                gpu._pin(host)
-            gpu._fetch(source.host.detach(), host, non_blocking)
-            return host.to(**{**change, "copy": False})
-
-    def _list(self, tensor: Tensor) -> Any:
-        if isinstance(tensor, PretendedTensor):
-            self._gpu._read("tolist")
-            tensor = tensor.host
-        return tensor.tolist()
-
-    @staticmethod
-    def _numpy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(tensor, PretendedTensor):
-            raise TypeError(f"can't convert a tensor on {CUDA} to numpy: use Tensor.cpu() first")
-        return tensor.numpy(*args, **kwargs)
-
-
-_NOT_NAMED = (__file__, pretended_tensor.__file__, "/torch/", "/lightning/")
-_LIKE = {torch.empty_like, torch.zeros_like, torch.ones_like, torch.full_like, torch.rand_like}
+_NOT_NAMED = (
+    __file__, pretended_functions.__file__, pretended_tensor.__file__, "/torch/", "/lightning/"
+)  # fmt: skip
 
 
 def _are_of_one_device(tensor: Tensor, other: Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter, tree_leaves, tree_map
 
-from lrl.doctor.pretended_tensor import PretendedTensor, host_of
+from lrl.doctor.pretended_tensor import PretendedTensor, host_of, written_by
 
 
 class PretendedGraph:
@@ -45,13 +45,11 @@ class PretendedGraph:
 
     def before(self, func: Any, args: Sequence[Any]) -> None:
         """Keep what an operation will change, unless it was made here."""
-        for value, declared in zip(args, func._schema.arguments, strict=False):
-            if declared.alias_info is not None and declared.alias_info.is_write:
-                for tensor in tree_iter(value):
-                    place = tensor.host.untyped_storage().data_ptr()
-                    if place not in self._made and place not in self._before:
-                        whole = tensor.host.new_empty(0).set_(tensor.host.untyped_storage())
-                        self._before[place] = whole, whole.clone()
+        for tensor in written_by(func, args, {}):
+            place = tensor.host.untyped_storage().data_ptr()
+            if place not in self._made and place not in self._before:
+                whole = tensor.host.new_empty(0).set_(tensor.host.untyped_storage())
+                self._before[place] = whole, whole.clone()
 
     def after(self, func: Any, args: Any, kwargs: Any, found: Any, is_new: bool = True) -> None:
         """Take note of an operation and of the memory that it wrote its results to.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,8 +63,14 @@ class PretendedTensor(Tensor):
         return self.host.detach().clone().__reduce_ex__(protocol)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        """Name the device."""
+        """Name the device; who prints numbers waits for them."""
+        self._gpu._read("repr")
         return f"{self.host!r} on {CUDA}"
+
+    def __format__(self, format_spec: str) -> str:
+        """Write a number as told."""
+        self._gpu._read("format")
+        return format(self.host.detach(), format_spec)
 
 
 def host_of(value: Any) -> Any:
@@ -76,3 +82,12 @@ def is_view(func: Any) -> bool:
     """Return whether an operation returns its arguments' memory, and computes nothing."""
     aliases = [each.alias_info for each in func._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def written_by(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what an operation writes to; of most there is nothing."""
+    if func._schema.is_mutable:
+        for place, declared in enumerate(func._schema.arguments):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                value = args[place] if place < len(args) else kwargs.get(declared.name)
+                yield from tree_iter(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -15,25 +15,22 @@ from torch.utils._pytree import tree_iter
 from typing_extensions import override
 
 _aten = torch.ops.aten
-READS = frozenset(
-    {
-        _aten._local_scalar_dense.default,
-        _aten.equal.default,
-        _aten.is_nonzero.default,
-        _aten.nonzero.default,
-        _aten.masked_select.default,
-        _aten._unique.default,
-        _aten._unique2.default,
-        _aten.bincount.default,
-        _aten.unique_dim.default,
-        _aten.unique_consecutive.default,
-        _aten.repeat_interleave.Tensor,
-    }
-)
-"""Operations whose result, or its shape, the host waits for."""
+_UNKNOWN = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 INDEXING = frozenset({_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default})
-"""Operations that are such if an index is one of flags."""
+"""Operations whose shape depends on numbers if an index is one of flags."""
 _FLAGS = (torch.bool, torch.uint8)
+
+
+def reads(func: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the host waits for an operation's result, or for its shape.
+
+    Indexing is left out: it depends on the index.
+    """
+    return (
+        any(tag in func.tags for tag in _UNKNOWN)
+        and func not in INDEXING
+        and kwargs.get("output_size") is None  # of repeat_interleave
+    )
 
 
 class TapeError(RuntimeError):
@@ -147,7 +144,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         flags = args[1] if func in INDEXING else ()
-        if func in READS or any(i is not None and i.dtype in _FLAGS for i in flags):
+        if reads(func, kwargs) or any(i is not None and i.dtype in _FLAGS for i in flags):
             raise TapeError(f"{func} waits for numbers that are computed")
         if func is _aten.lift_fresh.default:  # else a new constant would be the same tensor again
             func = _aten.clone.default

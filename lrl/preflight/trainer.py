@@ -139,7 +139,8 @@ def check_captured(trainer: L.Trainer) -> None:
         )
     for setting, value, neutral in (
         ("precision", scaler and trainer.precision, None),
-        ("world_size", trainer.world_size, 1),
+        ("devices", trainer.num_devices, 1),
+        ("num_nodes", trainer.num_nodes, 1),
         ("detect_anomaly", trainer._detect_anomaly, False),
     ):
         if value != neutral:

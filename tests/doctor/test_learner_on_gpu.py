@@ -239,6 +239,20 @@ def test_the_doctor_names_the_line_that_waits():
         doctor(f"{__name__}.Peeking")
 
 
+class Forgetful(DQN):
+    """One of a user's that leaves a constant on the host."""
+
+    def compute_loss(self, batch: Batch, next_values: Any) -> Losses:
+        losses = super().compute_loss(batch, next_values)
+        return losses._replace(loss=(losses.td.loss * torch.ones(len(batch.action))).mean())
+
+
+def test_the_doctor_names_the_line_that_mixes_devices():
+    words = rf"Forgetful cannot learn .*: aten.mul.Tensor at {__file__}:\d+: some .*cuda:0.*cpu"
+    with pytest.raises(ConfigError, match=words):
+        doctor(f"{__name__}.Forgetful")
+
+
 class Together(DQN):
     """Makes several learner steps in a training step."""
 

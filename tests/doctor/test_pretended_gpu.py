@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -77,8 +77,16 @@ READS: dict[str, Callable[[Tensor], object]] = {
     "masked_select": lambda x: x.masked_select(x > 0),
     "unique": lambda x: x.unique(),
     "equal": lambda x: x.equal(x),
+    "allclose": lambda x: x.allclose(x),
+    "a fill value": lambda x: torch.full((2,), cast(Any, x[0]), device=CUDA),
+    "made of numbers": lambda x: torch.tensor([x[0]]),
+    "made a twin on the host": lambda x: torch.as_tensor(x, device="cpu"),
+    "how many classes": lambda x: nn.functional.one_hot(x.long()),
+    "printed": lambda x: f"{x}",
+    "printed as told": lambda x: f"{x[0]:.3f}",
     "repeat_interleave": lambda x: x.repeat_interleave(torch.ones(3, device=CUDA).long()),
     "numbers of the host": lambda x: torch.tensor([1.0, 2.0], device=CUDA),
+    "numbers of the host, alike": lambda x: x.new_tensor([1.0, 2.0]),
     "pageable memory": lambda x: torch.ones(3).to(CUDA, non_blocking=True),
     "pinned, but waited for": lambda x: torch.ones(3).pin_memory().to(CUDA),
     "indices of the host": lambda x: x[torch.tensor([0, 2])],
@@ -103,6 +111,9 @@ def test_what_only_queues_work_is_no_read(gpu: PretendedGpu):
     total = torch.where(flags, tensor, 0.5).sum() + tensor[0] + tensor[torch.arange(2, device=CUDA)]
     tensor[1:].fill_(2.0)
     torch.full((2,), 3.0, device="cuda").mul_(total)
+    classes = flags.long()
+    _ = nn.functional.one_hot(classes, 2) + torch.zeros_like(classes, device=CUDA)[:, None]
+    tensor.repeat_interleave(classes, output_size=3)[classes] = torch.tensor(2.0)
     assert set(kinds(gpu)) == {"kernel"}
     assert tensor.cpu().tolist() == [1.0, 2.0, 2.0]
 
@@ -154,13 +165,32 @@ def test_a_source_that_changes_before_its_copy_was_made_is_a_fault(gpu: Pretende
     assert [tensor.tolist() for tensor in there] == [[1, 1], [1, 1]]
 
 
-def test_tensors_of_two_devices_do_not_meet(gpu: PretendedGpu):
-    here, there = torch.ones(3), torch.ones(3, device=CUDA)
+MIXED: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "added": lambda here, there: here + there,
+    "added in place": lambda here, there: here.add_(there),
+    "counted up": lambda here, there: here[0].add_(there[0]),
+    "stacked": lambda here, there: torch.stack([here[0], there[0]]),
+    "looked up": lambda here, there: here[there.long()],
+    "put": lambda here, there: there.index_put_((torch.arange(3, device=CUDA),), here),
+    "made alike": lambda here, there: torch.zeros_like(there, device="cpu") + there,
+    "filled alike": lambda here, there: there.new_full((3,), 1.0, device="cpu") + there,
+    "compared": lambda here, there: there.equal(here),
+    "gathered": lambda here, there: there.gather(0, here.long()),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_tensors_of_two_devices_do_not_meet(gpu: PretendedGpu, name: str):
     with pytest.raises(RuntimeError, match=r"cuda:0.*cpu"):
-        _ = here + there
+        MIXED[name](torch.ones(3), torch.ones(3, device=CUDA))
+
+
+def test_numbers_of_the_host_are_taken_along(gpu: PretendedGpu):
+    there = torch.ones(3, device=CUDA)
     with pytest.raises(TypeError, match=r"cpu\(\) first"):
         there.numpy()
-    assert (there + torch.tensor(1.0)).sum().item() == 6.0  # a number of the host is taken along
+    total = there + torch.tensor(1.0) + torch.ones(3).to(there)
+    assert total.sum().item() == 9.0
 
 
 def test_a_graph_does_again_what_was_captured_in_the_same_memory(gpu: PretendedGpu):

@@ -28,6 +28,7 @@ from lrl.networks import (
     MLPEncoder,
 )
 from lrl.parts.tape import Tape
+from lrl.preflight.trainer import check_captured
 from lrl.replay import PrioritizedSampler, RankSampler, UniformSampler
 from lrl.types import Batch, ConfigError, EnvSpec
 
@@ -298,6 +299,11 @@ def test_what_cannot_be_repeated_is_refused(tmp_path, tiny_spec: EnvSpec):
     for settings, words in of_trainer:
         with pytest.raises(ConfigError, match=words):
             make_run(tmp_path, module=agent(), **settings).fit()
+    for setting in ("devices", "num_nodes"):
+        ranks: dict[str, Any] = {"devices": 1, setting: 2}
+        several = L.Trainer(accelerator="cpu", strategy="ddp", logger=False, **ranks)
+        with pytest.raises(ConfigError, match=rf"trainer\.{setting} is 2, .*updater to eager"):
+            check_captured(several)
     sequences = SequenceConfig(length=4, overlap=2)
     data = small_data(replay=ReplayConfig(200, batch_size=8, sequences=sequences))
     with pytest.raises(ConfigError, match=r"model\.updater is captured, but .* replay\.sequences"):

@@ -91,6 +91,8 @@ def test_results_of_all_kinds_are_passed_on():
         lambda x: x.masked_select(x > 0),
         lambda x: x.unique(),
         lambda x: x if x.equal(x) else -x,
+        lambda x: x if x.allclose(x) else -x,
+        lambda x: x.repeat_interleave(x.long()),
         lambda x: x[(x > 0).to(torch.uint8)],
         lambda x: x.long().bincount(),
         lambda x: x * x.tolist()[0],
@@ -103,6 +105,15 @@ def test_what_depends_on_numbers_is_refused(function: Any):
     with pytest.raises(TapeError, match=r"aten\..* waits for numbers|gives numbers away"):
         Tape(lambda x: (function(x),), [torch.ones(3)])
     assert torch.ones(3).tolist() == [1.0, 1.0, 1.0]  # elsewhere it is as before
+
+
+def test_a_length_that_is_given_needs_no_number():
+    def function(x: Tensor, counts: Tensor) -> tuple[Tensor]:
+        return (x.repeat_interleave(counts, output_size=3),)
+
+    tape = Tape(function, [torch.ones(2), torch.tensor([2, 1])])
+    (found,) = tape([torch.tensor([5.0, 7.0]), torch.tensor([1, 2])])
+    assert found.tolist() == [5.0, 7.0, 7.0]
 
 
 def test_a_new_constant_is_new_each_time():

@@ -1,0 +1,1 @@
+"""All that needs a GPU, in one script, and what it found."""

@@ -30,7 +30,7 @@ stage() {  # name, seconds at most, command
 for name in $stages; do
   case $name in
     tests)
-      stage tests 150 "$python" -m pytest -n "$((cores < 8 ? cores : 8))" -q -m gpu -p no:cacheprovider -p no:benchmark tests ;;
+      stage tests 150 "$python" -m pytest -n "$((cores < 8 ? cores : 8))" -q -m gpu ${TESTS:-} -p no:cacheprovider -p no:benchmark tests ;;
     ladder)
       stage ladder 240 "$python" -m lrl bench --device cuda --workloads '[]' --rounds 3 \
         --json "$out/ladder.json" ;;
@@ -39,7 +39,9 @@ for name in $stages; do
         --sides "[actors $((cores - 2)) x 16]" --seconds 35 --json "$out/speed.json" ;;
     pong)
       stage pong 330 "$python" -m lrl fit --config recipe:pong_laptop --config recipe:system/gpu_16_cores \
-        --config recipe:system/captured --trainer.callbacks '[]' --trainer.enable_progress_bar false \
+        --config recipe:system/captured --data.replay.index "${PONG_INDEX:-device}" --data.actors.chunk_rows 256 \
+        --trainer.precision 32-true \
+        --trainer.callbacks '[]' --trainer.enable_progress_bar false \
         --trainer.max_time "${PONG_TIME:-00:00:04:30}" --name pong --runs "$out/runs"
       cp "$out"/runs/pong/version_0/{metrics.csv,summary.json,config.yaml} "$out"
       rm -rf "$out/runs" ;;

@@ -106,7 +106,7 @@ def measure(
     name: str,
     sides: Mapping[str, Side] = LADDER,
     device: str = "cuda",
-    updates: int = 400,
+    updates: int = 200,
     rounds: int = 3,
 ) -> tuple[list[Measurement], list[str]]:
     """Measure sides; return their figures, and why others have none.

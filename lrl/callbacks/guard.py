@@ -142,6 +142,8 @@ class NonFiniteGuard(L.Callback, GuardsLosses):
         """Write a batch as plain data, where there is one; a full disk is no reason to fail."""
         if self.folder is None or not step.remembered:
             return None
+        if not step.remembered[index].batch.columns():  # drawn and forgotten within the step
+            return None
         path = self.folder / f"batch_at_learner_step_{step.learner_step}_rank_{self.rank}.pt"
         content = {
             "learner_step": step.learner_step,

@@ -200,7 +200,7 @@ def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
     experience = dataset_of(trainer).experience
     kind = type(experience).__name__
     if isinstance(experience, Replay):
-        kind = f"{'prioritised' if experience.needs_priorities else 'uniform'} replay"
+        kind = f"{'prioritised' if experience.is_prioritised else 'uniform'} replay"
         if datamodule_of(trainer).replay.sequences is not None:
             kind += " of sequences"
     return ", ".join((*names, kind))

@@ -14,6 +14,7 @@ from lrl.networks import onednn_products
 from lrl.networks.heads import TDLoss
 from lrl.parts.recipe import Recipe
 from lrl.parts.tape import Tape
+from lrl.replay import Drawing
 from lrl.types import AnyBatch, Batch, ConfigError
 
 _EAGER_STEPS = 3
@@ -89,6 +90,8 @@ class CapturedUpdater(EagerUpdater):
     def _learn(self, batch: AnyBatch) -> Losses:
         columns = {name: c for name, c in batch.columns().items() if name != "keys"}
         layout = tuple((name, c.shape, c.stride(), c.dtype) for name, c in columns.items())
+        if isinstance(batch, Drawing):
+            layout = (batch.batch_size, batch.index.layout)
         self._look_at_settings()
         is_full = layout not in self._recorded and len(self._recorded) == _MOST_RECORDED
         if self._eager_steps or self._agent.is_measured() or is_full:
@@ -116,6 +119,8 @@ class CapturedUpdater(EagerUpdater):
 
     def _repeated(self, batch: AnyBatch, columns: dict[str, Tensor], layout: Any) -> Losses:
         inputs, found = list(columns.values()), list[Losses]()
+        if isinstance(batch, Drawing):
+            batch.index.prepare()
 
         def step() -> Tensor:
             if layout in self._recorded:
@@ -135,7 +140,7 @@ class CapturedUpdater(EagerUpdater):
         def step(*inputs: Tensor) -> Sequence[Tensor]:
             return self._step(batch.sent(lambda _: dict(zip(columns, inputs, strict=True))))
 
-        is_on_gpu = next(iter(columns.values())).is_cuda
+        is_on_gpu = next(self._agent.online.parameters()).is_cuda
         try:
             if not is_on_gpu:
                 return Tape(step, list(columns.values()))
@@ -149,7 +154,9 @@ class CapturedUpdater(EagerUpdater):
             ) from error
 
     def _step(self, batch: AnyBatch) -> Sequence[Tensor]:
-        agent = self._agent
+        agent, drawing = self._agent, batch
+        if isinstance(drawing, Drawing):
+            batch = drawing.index.draw(drawing.batch_size)
         assert isinstance(batch, Batch)
         agent.online.sample_noise()
         agent.target.sample_noise()
@@ -164,6 +171,8 @@ class CapturedUpdater(EagerUpdater):
         if agent.gradient_clip_norm is not None:
             nn.utils.clip_grads_with_norm_(learnt, agent.gradient_clip_norm, norm)
         self._optimizer.step()
+        if isinstance(drawing, Drawing):
+            drawing.index.set_priorities(batch.keys, losses.td.priority)
         for parameter in parameters:
             parameter.grad = None
         return losses.loss.detach(), norm, *(part.detach() for part in losses.td)

@@ -259,6 +259,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             sampler=sampler,
             seed=self.seed + 2**20 * self._trainer().global_rank,
             device=self.replay.device,
+            index=self.replay.index,
             memory_map=self.replay.memory_map,
             rank=self._trainer().global_rank,
             sequences=self.replay.sequences,

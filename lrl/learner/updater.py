@@ -14,6 +14,7 @@ from lrl.learner.bootstrap import BootstrapRule, NextValues, ask_target
 from lrl.learner.sequences import of_each_sequence, seen_by, transitions_of
 from lrl.networks import QNetwork, onednn_products
 from lrl.networks.heads import TDLoss
+from lrl.replay import Drawing
 from lrl.types import AnyBatch, Batch, SequenceBatch
 
 _ROWS_ASKED_AT_ONCE = 512  # on a CPU, twice as many of Atari's take longer for each
@@ -112,6 +113,12 @@ class EagerUpdater:
             batch: The transitions or sequences.
             next_values: What the target network says of the transitions; None asks it now.
         """
+        if isinstance(batch, Drawing):
+            batch.index.prepare()
+            drawn = batch.index.draw(batch.batch_size)
+            losses = self.losses(drawn)
+            batch.index.set_priorities(drawn.keys, losses.td.priority)
+            return losses
         self._agent.online.sample_noise()
         self._agent.target.sample_noise()
         if isinstance(batch, SequenceBatch):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lightning as L
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -19,6 +20,7 @@ from lrl.inference.requests import RequestLayout
 from lrl.preflight.cores import available_cores
 from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay import ReplayConfig, Sampler
+from lrl.replay.device_index import proportional
 from lrl.replay.replay import check_memory
 from lrl.transport import ChunkLayout
 from lrl.types import ConfigError, EnvSpec
@@ -100,7 +102,8 @@ def _check_memory(
             where = "cpu beside the frames' GPU"
             action = dataclasses.replace(spec.action, masks=False)
             spec = dataclasses.replace(spec, observation={}, memory={}, values=False, action=action)
-        check_memory(spec, rows, streams, sampler, where, file, share, shared, whose)
+        beside = sampler if replay.index == "host" else None
+        check_memory(spec, rows, streams, beside, where, file, share, shared, whose)
 
 
 def descriptors_needed(actors: ActorConfig, inference: InferenceConfig | None) -> int:
@@ -142,6 +145,39 @@ def _warn_of_cores(actors: ActorConfig, ranks: int) -> None:
             "share; actors.num_actors %d with more actors.envs_per_actor does the same work",
             busy, cores, max(1, cores // ranks - 1),
         )  # fmt: skip
+
+
+def check_replay_index(replay: ReplayConfig, sampler: Sampler | None, trainer: L.Trainer) -> None:
+    """Check that rows can be chosen in the learner step, if they are to be.
+
+    Args:
+        replay: Says where.
+        sampler: What it draws with.
+        trainer: The Trainer.
+
+    Raises:
+        ConfigError: They cannot.
+    """
+    if replay.index == "host":
+        return
+    if sampler is not None:
+        proportional(sampler)
+    learner = trainer.strategy.root_device.type
+    if torch.device(replay.device).type != learner:
+        raise ConfigError(
+            f"replay.index is device, but replay.device is {replay.device} and the learner on "
+            f"{learner}: set replay.device to {learner}, or index to host"
+        )
+    if trainer.world_size > 1:
+        raise ConfigError(
+            f"replay.index is device, which knows one learner rank, but there are "
+            f"{trainer.world_size}: set it to host"
+        )
+    if torch.are_deterministic_algorithms_enabled() and learner == "cuda":
+        raise ConfigError(
+            "replay.index is device, which adds up priorities in an order that torch does not call "
+            "deterministic on a GPU, but trainer.deterministic is true: set index to host"
+        )
 
 
 def check_replay_device(name: str, learner: torch.device) -> None:

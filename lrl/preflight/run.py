@@ -15,7 +15,12 @@ from lrl.envs import EnvConfig, make_spec
 from lrl.evaluation.episodes import EvaluationConfig, check_same_spaces
 from lrl.inference.config import InferenceConfig
 from lrl.preflight.callbacks import check_callbacks, evaluates_in_background
-from lrl.preflight.machine import check_compiler, check_machine, check_replay_device
+from lrl.preflight.machine import (
+    check_compiler,
+    check_machine,
+    check_replay_device,
+    check_replay_index,
+)
 from lrl.preflight.settings import (
     check_cluster,
     check_inference,
@@ -129,6 +134,7 @@ def check_run(
     elif data.inference is not None:
         check_inference(data.inference, actors)
     check_replay_device(data.replay.device, trainer.strategy.root_device)
+    check_replay_index(data.replay, sampler, trainer)
     check_synchronous(actors, data.rate, evaluates_in_background(trainer), data.num_actors)
     check_weight_period(trainer, data.takes_weights)
     data.exploration.check_actors(max(1, data.num_actors) * trainer.world_size)

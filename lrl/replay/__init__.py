@@ -1,7 +1,7 @@
 """Replay: rows of streams are stored, transitions or sequences of them are sampled."""
 
 from lrl.replay.config import ReplayConfig
-from lrl.replay.device_index import DeviceIndex
+from lrl.replay.device_index import DeviceIndex, Drawing
 from lrl.replay.experience import Experience, StoredExperience
 from lrl.replay.prioritized import PrioritizedSampler, RankSampler
 from lrl.replay.rate_limiter import RateLimiter, RateLimiterConfig
@@ -14,6 +14,7 @@ from lrl.replay.transitions import Transitions, Windows
 
 __all__ = [
     "DeviceIndex",
+    "Drawing",
     "Experience",
     "NotEnoughRows",
     "PrioritizedSampler",

@@ -30,6 +30,9 @@ class ReplayConfig:
     device: str = "cpu"
     """Where rows are stored and batches are made: `cpu`, or with a learner on a GPU `cuda` (that
     of the rank) or `cuda:1`."""
+    index: str = "host"
+    """Where is decided which rows make a batch: `host`, or with `PrioritizedSampler` `device`, in
+    the learner step itself. That pays for captured steps on a GPU (docs/speed.md)."""
     memory_map: str | None = None
     """Folder on a fast disk of this machine, in a file of which frames are kept instead of in
     memory; the file has no name and goes with the run."""
@@ -52,6 +55,7 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.batch_size {self.batch_size} is above replay.capacity {self.capacity}"
             )
+        self._check_index()
         if self.memory_map is not None and self.device != "cpu":
             raise ConfigError(
                 f"replay.memory_map is {self.memory_map}, but replay.device is {self.device}: "
@@ -61,4 +65,13 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.sampler must be a class or a functools.partial of one, got "
                 f"{self.sampler!r}: each buffer builds a sampler of its own"
+            )
+
+    def _check_index(self) -> None:
+        if self.index not in ("host", "device"):
+            raise ConfigError(f"replay.index must be 'host' or 'device', got {self.index!r}")
+        if self.index == "device" and self.sequences is not None:
+            raise ConfigError(
+                "replay.index is device, which draws single transitions, but replay.sequences is "
+                "set: set index to host"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ from torch import Tensor
 from lrl.functional.returns import return_with_powers
 from lrl.parts.device_copies import to_device, to_device_together
 from lrl.replay.prioritized import PrioritizedSampler
-from lrl.replay.samplers import not_enough_rows
+from lrl.replay.samplers import Sampler, not_enough_rows
 from lrl.replay.streams import TERMINATED, TRUNCATED, IndexArray
 from lrl.replay.sum_tree import DeviceSumTree
 from lrl.replay.transitions import Transitions, key_ranges
-from lrl.types import Batch, ConfigError, EnvSpec
+from lrl.types import AnyBatch, Batch, ConfigError, EnvSpec
 
 
 class DeviceIndex:
@@ -43,10 +44,10 @@ class DeviceIndex:
     def __init__(
         self,
         windows: Transitions,
-        sampler: PrioritizedSampler,
+        sampler: Sampler,
         generator: torch.Generator | None = None,
     ) -> None:
-        _check_sampler(sampler)
+        sampler = proportional(sampler)
         streams = windows.streams
         self.device = streams.device
         self._windows, self._streams, self._sampler = windows, streams, sampler
@@ -66,7 +67,14 @@ class DeviceIndex:
         self._priority_max = torch.ones((), dtype=torch.float64, device=self.device)
         self._went_wrong = torch.zeros((), dtype=torch.bool, device=self.device)
         self._beta = torch.zeros((), dtype=torch.float64, device=self.device)
-        self._gamma, self._powers = windows.gamma, self._powers_of_gamma()
+        self._powers: dict[int, Tensor] = {}
+        """Powers of gamma by `n_step`; what was recorded with one reads its tensor for ever."""
+        self._gammas: dict[int, float] = {}
+
+    @property
+    def layout(self) -> int:
+        """What shapes depend on: what was recorded with another cannot be repeated."""
+        return self._windows.n_step
 
     @staticmethod
     def bytes_needed(spec: EnvSpec, slots: int) -> int:
@@ -110,11 +118,12 @@ class DeviceIndex:
         """
         self._beta.fill_(self._sampler.beta(self._batches))
         self._batches += batches
-        if len(self._powers) != self._windows.n_step + 1:
-            self._gamma, self._powers = self._windows.gamma, self._powers_of_gamma()
-        elif self._gamma != self._windows.gamma:
-            self._gamma = self._windows.gamma
-            self._powers.copy_(self._powers_of_gamma())
+        n, gamma = self._windows.n_step, self._windows.gamma
+        if self._gammas.get(n) != gamma:
+            self._gammas[n] = gamma
+            powers = torch.tensor([gamma**step for step in range(n + 1)])
+            there = self._powers.setdefault(n, torch.empty(n + 1, device=self.device))
+            there.copy_(to_device(powers, self.device))
 
     def draw(self, batch_size: int) -> Batch:
         """Draw transitions with replacement, one from each of `batch_size` parts of the sum.
@@ -128,7 +137,7 @@ class DeviceIndex:
         """
         if not self._windows.any_samplable():
             raise not_enough_rows(self._windows)
-        if len(self._powers) != self._windows.n_step + 1:
+        if self._windows.n_step not in self._powers:
             raise RuntimeError("n_step was changed: call DeviceIndex.prepare before draw")
         uniforms = torch.rand(
             batch_size, generator=self._generator, dtype=torch.float64, device=self.device
@@ -140,7 +149,7 @@ class DeviceIndex:
         """Set the priorities of rows that were drawn; those of rows that are gone are dropped.
 
         Of a row that is there twice the last priority counts, as long as it is still samplable. A
-        priority that is negative, NaN or infinite is left out: `check` tells of it later.
+        priority that is negative, NaN or infinite is left out: `metrics` tells of it later.
 
         Args:
             keys: Keys on the device, int64 `[batch, 2]`, of at least one row. Each is compared with
@@ -162,24 +171,22 @@ class DeviceIndex:
         places = places.masked_fill_(comes_again, spare)
         self._tree.set(places, self._weigh(given))
 
-    def check(self) -> None:
-        """Check that all priorities so far could be set. Waits for the device.
+    def metrics(self) -> dict[str, float]:
+        """Return the highest priority seen and the exponent of the next importance weights.
+
+        Waits for the device.
 
         Raises:
-            ValueError: One was negative, NaN or infinite.
+            ValueError: A priority was negative, NaN or infinite.
         """
-        if self._went_wrong.item():
+        highest, went_wrong = torch.stack((self._priority_max, self._went_wrong.double())).tolist()
+        if went_wrong:
             raise ValueError(
                 "a priority was negative, NaN or infinite: the loss has diverged; lower the "
                 "learning rate or clip gradients"
             )
-
-    def metrics(self) -> dict[str, Tensor | float]:
-        """Return the highest priority seen, on the device, and the exponent of the next weights."""
-        return {
-            "replay/priority_max": self._priority_max,
-            "replay/beta": float(self._sampler.beta(self._batches)),
-        }
+        beta = float(self._sampler.beta(self._batches))
+        return {"replay/priority_max": highest, "replay/beta": beta}
 
     def state(self, with_rows: bool) -> dict[str, Any]:
         """Return what `PrioritizedSampler.state` returns. Waits for the device."""
@@ -204,10 +211,6 @@ class DeviceIndex:
             self.rows_changed(nothing, nothing)
             leaves = torch.from_numpy(np.array(rows["leaves"], np.float64))
             self._tree.load(to_device(leaves, self.device))
-
-    def _powers_of_gamma(self) -> Tensor:
-        powers = [self._windows.gamma**step for step in range(self._windows.n_step + 1)]
-        return to_device(torch.tensor(powers, dtype=torch.float32), self.device)
 
     def _slots(self, keys: IndexArray) -> IndexArray:
         return self._streams.slots(keys[:, 0], keys[:, 1:]).reshape(-1)
@@ -272,7 +275,7 @@ class DeviceIndex:
         # Where nothing is bootstrapped, the row after may not exist: stay on the first.
         after = torch.where(terminated, start, after)
         rows = torch.cat((window[:, :-1], after[:, None]), 1)
-        return rows, self._reward[start], ~terminated * self._powers[1]
+        return rows, self._reward[start], ~terminated * self._powers[1][1]
 
     def _n_step(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the slots of both stacks one after the other, the return and the discount."""
@@ -283,7 +286,7 @@ class DeviceIndex:
             self._reward[steps_of],
             (flags & TERMINATED).view(torch.bool),
             (flags & TRUNCATED) != 0,
-            self._powers,
+            self._powers[self._windows.n_step],
         )
         final = steps - (discount == 0).long()
         columns = final[:, None] + torch.arange(frames, device=self.device)
@@ -291,14 +294,39 @@ class DeviceIndex:
         return rows, returns, discount
 
 
-def _check_sampler(sampler: PrioritizedSampler) -> None:
-    if type(sampler) is not PrioritizedSampler:
+@dataclass(frozen=True)
+class Drawing(AnyBatch):
+    """A batch that is not drawn before it is learnt from, nor by anybody else.
+
+    Attributes:
+        keys: None, int64 `[0, 2]`: the index takes priorities itself.
+        index: Where it is drawn.
+        batch_size: Its transitions.
+    """
+
+    keys: Tensor
+    index: DeviceIndex
+    batch_size: int
+
+    def columns(self) -> dict[str, Tensor]:
+        """Return nothing: it has no tensors yet."""
+        return {}
+
+
+def proportional(sampler: Sampler) -> PrioritizedSampler:
+    """Return a sampler whose settings an index on the device can have.
+
+    Raises:
+        ConfigError: It is another, or normalises over several ranks.
+    """
+    if not isinstance(sampler, PrioritizedSampler) or type(sampler) is not PrioritizedSampler:
         raise ConfigError(
-            f"a replay's index on the device is proportional, but replay.sampler is "
-            f"{type(sampler).__name__}: set it to PrioritizedSampler"
+            f"replay.index is device, which draws in proportion to priorities, but replay.sampler "
+            f"is {type(sampler).__name__}: set it to PrioritizedSampler, or index to host"
         )
     if sampler.minimum_of_ranks is not None:
         raise ConfigError(
-            "a replay's index on the device knows one learner rank, but there are several, whose "
-            "importance weights have one maximum: keep the index on the host"
+            "replay.index is device, which knows one learner rank, but there are several, whose "
+            "importance weights have one maximum: set index to host"
         )
+    return sampler

@@ -22,6 +22,7 @@ class Experience(ABC):
         batch_size: Transitions in a batch, or sequences.
         env_steps: STEP rows that came in over the whole run, earlier sessions included.
         needs_priorities: Whether `learnt` wants to be called.
+        is_prioritised: Whether some rows are drawn more often than others.
         draws_independently: Whether several batches may be drawn at once before any is learnt from.
         sets_pace: Whether it says by itself when to act and when to learn (`has_room`, `can_draw`):
             then there is no ratio of both.
@@ -32,6 +33,7 @@ class Experience(ABC):
     batch_size: int
     env_steps: int = 0
     needs_priorities: bool = False
+    is_prioritised: bool = False
     draws_independently: bool = True
     sets_pace: bool = False
     needs_values: bool = False

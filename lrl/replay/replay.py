@@ -10,11 +10,12 @@ from torch import Tensor
 
 from lrl.parts.devices import usable_device
 from lrl.processes.memory import available_bytes, format_bytes
+from lrl.replay.device_index import DeviceIndex, Drawing
 from lrl.replay.experience import StoredExperience
 from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
 from lrl.replay.sequences import SequenceConfig, Sequences
 from lrl.replay.streams import Streams, keys_without
-from lrl.replay.transitions import Transitions, Windows
+from lrl.replay.transitions import Transitions
 from lrl.schedules import Schedule, ends_of, value_at
 from lrl.types import AnyBatch, ConfigError, EnvSpec, Rows
 
@@ -39,6 +40,7 @@ class Replay(StoredExperience):
         sampler: Chooses rows; uniform by default.
         seed: Seed of the sampling generator.
         device: Where frames are stored and batches are built.
+        index: Where rows are chosen: `host`, or `device`, when they are learnt from.
         memory_map: Folder of a file in which frames are stored instead of in memory.
         rank: Learner process it belongs to: a checkpoint holds the generator of rank 0, from which
             the others' follow.
@@ -82,6 +84,7 @@ class Replay(StoredExperience):
         sampler: Sampler | None = None,
         seed: int = 0,
         device: str = "cpu",
+        index: str = "host",
         memory_map: str | None = None,
         rank: int = 0,
         sequences: SequenceConfig | None = None,
@@ -98,19 +101,27 @@ class Replay(StoredExperience):
             self._check_n_step(round(each))
         is_on_gpu = usable_device("replay.device", device).type == "cuda"
         available = torch.cuda.mem_get_info(device)[0] if is_on_gpu else available_bytes()
+        if index == "device" and available is not None:
+            available -= DeviceIndex.bytes_needed(spec, capacity + num_streams)
         beside = None if is_on_gpu else sampler  # which stays on the host
         check_memory(spec, capacity, num_streams, beside, device, memory_map, available)
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
+        self._index: DeviceIndex | None = None
+        self._sampler = sampler if sampler is not None else UniformSampler()
         if sequences is None:
-            self._windows: Windows = Transitions(self.streams, spec.frame_stack, *at_start)
+            self._windows = Transitions(self.streams, spec.frame_stack, *at_start)
+            if index == "device":
+                self._index = DeviceIndex(self._windows, self._sampler)
         else:
             self._windows = Sequences(self.streams, spec.frame_stack, *at_start, sequences)
-        self._sampler = sampler if sampler is not None else UniformSampler()
-        self._tracker = self._sampler if isinstance(self._sampler, TrackingSampler) else None
-        self.needs_priorities = self._tracker is not None
-        self.draws_independently = self._sampler.draws_independently
-        self._sampler.attach(self._windows)
+        self.is_prioritised = isinstance(self._sampler, TrackingSampler)
+        if self._index is None:
+            self._sampler.attach(self._windows)
+        tracker = self._sampler if isinstance(self._sampler, TrackingSampler) else None
+        self._tracker: TrackingSampler | DeviceIndex | None = self._index or tracker
+        self.needs_priorities = self.is_prioritised and self._index is None
+        self.draws_independently = self._sampler.draws_independently or self._index is not None
         self._generator = torch.Generator().manual_seed(seed)
         self._rank = rank
 
@@ -157,7 +168,13 @@ class Replay(StoredExperience):
             )
 
     def draw(self, batches: int) -> list[AnyBatch]:
-        """Sample all batches together, which costs less than one by one."""
+        """Sample all batches together, which costs less than one by one.
+
+        With an index on the device they are drawn in the learner step.
+        """
+        if self._index is not None:
+            drawing = Drawing(torch.empty((0, 2), dtype=torch.int64), self._index, self.batch_size)
+            return [drawing] * batches
         rows = self.sample(batches * self.batch_size)
         return rows.split(self.batch_size) if batches > 1 else [rows]
 
@@ -170,6 +187,9 @@ class Replay(StoredExperience):
         Raises:
             NotEnoughRows: No stored row can be sampled yet.
         """
+        if self._index is not None:
+            self._index.prepare()
+            return self._index.draw(size)
         keys, weights = self._sampler.sample(self._windows, size, self._generator)
         return self._windows.batch(keys, weights)
 
@@ -183,13 +203,15 @@ class Replay(StoredExperience):
 
     def learnt(self, keys: Tensor, priorities: Tensor) -> None:
         """Hand priorities to the sampler; those of rows that were overwritten are dropped."""
-        if self._tracker is not None:
+        if self._index is not None:
+            self._index.set_priorities(keys, priorities)
+        elif isinstance(self._sampler, TrackingSampler):
             values = priorities.detach().float().cpu().numpy()
-            self._tracker.update_priorities(keys.cpu().numpy(), values)
+            self._sampler.update_priorities(keys.cpu().numpy(), values)
 
     def metrics(self) -> dict[str, float]:
         """Return its size and the sampler's metrics."""
-        return {"replay/size": float(len(self)), **self._sampler.metrics()}
+        return {"replay/size": float(len(self)), **self._chooser.metrics()}
 
     def anneal(self, learner_step: int) -> None:
         """Set `n_step` and `gamma` to what they are after so many learner steps.
@@ -207,6 +229,11 @@ class Replay(StoredExperience):
         n_step, gamma = self._schedules
         self.n_step = round(value_at(n_step, learner_step))
         self.gamma = value_at(gamma, learner_step)
+
+    @property
+    def _chooser(self) -> Sampler | DeviceIndex:
+        """Who chooses rows, and has a state."""
+        return self._index or self._sampler
 
     @property
     def n_step(self) -> int:
@@ -274,7 +301,7 @@ class Replay(StoredExperience):
         Args:
             with_rows: Whether what belongs to the rows is in it; they are in `streams.columns`.
         """
-        sampler = dict(self._sampler.state(with_rows))
+        sampler = dict(self._chooser.state(with_rows))
         rows = sampler.pop("rows", {})
         state = {
             "generator": self._generator.get_state(),
@@ -295,7 +322,7 @@ class Replay(StoredExperience):
         self.env_steps = state["env_steps_inserted"]
         self._windows.n_step = state.get("n_step", self.n_step)
         rows = state.get("sampler_rows")  # None without rows, empty where none are kept
-        self._sampler.restore({**state["sampler"], "rows": rows})
+        self._chooser.restore({**state["sampler"], "rows": rows})
         if rows == {} and self._tracker is not None:
             keys = self._windows.samplable_keys()
             self._tracker.rows_changed(added=keys, removed=keys[:0])

@@ -140,6 +140,24 @@ def test_rows_of_a_replay_on_the_gpu_go_there_once(tmp_path: Path):
         assert counted(step)["to_device"] <= 1 + 2  # of a batch and at most two chunks
 
 
+@pytest.mark.parametrize("updater", ["eager", "captured"])
+def test_with_the_index_there_no_batch_and_no_priority_crosses(tmp_path: Path, updater: Any):
+    """Of a chunk the frames are one copy, and what the index has to know of its rows another."""
+    replay = ReplayConfig(
+        2000, batch_size=8, sampler=PrioritizedSampler, device="cuda", index="device"
+    )
+    agent = small_agent(optimizer=ADAM, updater=updater, updates_per_step=4)
+    found = train(tmp_path, agent, data={"replay": replay}, max_steps=64)
+    assert len(found.steps) > 8
+    for step in found.steps:
+        counts = counted(step)
+        assert counts.keys() <= {"to_device", "to_host", "wait"}
+        assert counts["to_host"] == counts["wait"] == 4  # the looks for NaN
+        assert counts["to_device"] <= 2 * 8  # in synchronous mode a chunk is two rows
+        kernels = Counter(note.what for note in step if note.kind == "kernel")
+        assert kernels["graph"] == (4 if updater == "captured" else 0)
+
+
 @pytest.mark.parametrize("core", [GRUCore, LSTMCore])
 def test_sequences_are_learnt_from_without_a_read(tmp_path: Path, core: Any):
     sequences = SequenceConfig(length=6, overlap=3, burn_in=2)

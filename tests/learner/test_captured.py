@@ -105,14 +105,22 @@ def test_nothing_is_baked_in(tiny_spec: EnvSpec, settings: dict[str, Any]):
 
 
 @pytest.mark.parametrize("updates", [1, 4])
-@pytest.mark.parametrize("sampler", [UniformSampler, PrioritizedSampler, RankSampler])
-def test_whole_runs_are_equal(tmp_path, sampler: Any, updates: int):
+@pytest.mark.parametrize(
+    ("sampler", "index"),
+    [
+        (UniformSampler, "host"),
+        (PrioritizedSampler, "host"),
+        (PrioritizedSampler, "device"),
+        (RankSampler, "host"),
+    ],
+)
+def test_whole_runs_are_equal(tmp_path, sampler: Any, index: str, updates: int):
     """With checkpoints, metrics and replay; and an interrupted one that goes on."""
 
     def run(updater: Any, max_steps: int, folder: str) -> Any:
         torch.manual_seed(3)
         agent = small_agent(optimizer=ADAM, updater=updater, updates_per_step=updates)
-        replay = ReplayConfig(200, batch_size=8, sampler=sampler)
+        replay = ReplayConfig(200, batch_size=8, sampler=sampler, index=index)
         data = small_data(replay=replay)
         return saving_run(
             tmp_path / folder, agent, data, max_steps=max_steps, evaluate=20, log_every_n_steps=20

@@ -58,8 +58,9 @@ def test_a_captured_step_is_the_eager_one(
     expected = learnt(tiny_spec, "eager", 1, **settings)
     for updates in (1, 4):
         found = learnt(tiny_spec, "captured", updates, **settings)
-        differences = [float((a - b).abs().max()) for a, b in zip(found, expected, strict=True)]
-        assert differences == [0.0] * len(expected)
+        # Sums of projected probabilities are in no order, so that eager steps differ, too.
+        close = {"rtol": 0.0, "atol": 1e-5 if head == "categorical" else 0.0}
+        torch.testing.assert_close(found, expected, **close)
 
 
 def test_a_schedule_moves_a_captured_rate(tiny_spec: EnvSpec):
@@ -85,7 +86,10 @@ def test_the_device_learns_what_the_host_learns(tiny_spec: EnvSpec):
 
 @pytest.mark.parametrize("updater", ["eager", "captured"])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_run_with_actors_saves_and_goes_on(tmp_path: Path, updater: Any, precision: str):
+@pytest.mark.parametrize("index", ["host", "device"])
+def test_a_run_with_actors_saves_and_goes_on(
+    tmp_path: Path, updater: Any, precision: str, index: str
+):
     def run(max_steps: int) -> Any:
         return make_run(
             tmp_path,
@@ -93,7 +97,9 @@ def test_a_run_with_actors_saves_and_goes_on(tmp_path: Path, updater: Any, preci
             module=small_agent(optimizer=ADAM, updater=updater, updates_per_step=4),
             data=small_data(
                 actors=background(2),
-                replay=ReplayConfig(2000, batch_size=8, sampler=PrioritizedSampler, device="cuda"),
+                replay=ReplayConfig(
+                    2000, batch_size=8, sampler=PrioritizedSampler, device="cuda", index=index
+                ),
             ),
             accelerator="gpu",
             devices=1,

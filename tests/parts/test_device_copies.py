@@ -100,6 +100,7 @@ def test_priorities_may_come_later_but_come_in_order(tmp_path, monkeypatch, lag:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("sampler", [None, PrioritizedSampler])
 @pytest.mark.parametrize("updates", [1, 2])
 @pytest.mark.parametrize(

@@ -206,12 +206,12 @@ def test_of_a_row_that_is_there_twice_the_last_priority_counts() -> None:
 @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
 def test_a_priority_that_cannot_be_set_is_left_out_and_told_of(wrong: float) -> None:
     index = sampled([1.0, 1.0, 1.0], {"alpha": 1.0, "epsilon": 1.0}).index
-    index.check()
+    index.metrics()
     index.set_priorities(torch.tensor([[0, 0], [0, 1]]), torch.tensor([wrong, 3.0]))
     assert index._tree.leaves[:3].tolist() == [2, 4, 2]
     assert index.metrics()["replay/priority_max"] == 3
     with pytest.raises(ValueError, match="negative, NaN or infinite"):
-        index.check()
+        index.metrics()
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
@@ -298,6 +298,7 @@ def test_nothing_is_asked_of_the_host(
         told = noted(gpu, *index.told())
         assert told.keys() == {"kernel", "to_device"}
         assert told["to_device"] == 1
+    assert noted(gpu, index.index.prepare) == {"kernel": 2, "to_device": 1}  # powers of gamma
     assert noted(gpu, index.index.prepare) == {"kernel": 1}
     batches: list[Batch] = []
     drawn = noted(gpu, lambda: batches.append(index.index.draw(32)))

@@ -126,6 +126,8 @@ class CapturedUpdater(EagerUpdater):
             if layout in self._recorded:
                 outputs = self._recorded[layout](inputs)
             else:
+                if isinstance(batch, Drawing):  # only an n_step that changed makes another layout
+                    self._recorded.clear()
                 self._recorded[layout] = self._record(batch, columns)
                 outputs = self._recorded[layout].outputs
             loss, norm, *td = outputs

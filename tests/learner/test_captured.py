@@ -30,6 +30,7 @@ from lrl.networks import (
 from lrl.parts.tape import Tape
 from lrl.preflight.trainer import check_captured
 from lrl.replay import PrioritizedSampler, RankSampler, UniformSampler
+from lrl.schedules import Linear
 from lrl.types import Batch, ConfigError, EnvSpec
 
 pytestmark = quiet
@@ -324,3 +325,33 @@ def test_what_cannot_be_repeated_is_refused(tmp_path, tiny_spec: EnvSpec):
     )
     with pytest.raises(ConfigError, match=r"step cannot be repeated: aten\._local_scalar_dense"):
         make_run(tmp_path, module=branching).fit()
+
+
+def test_a_step_is_recorded_again_for_every_n_step_of_a_schedule(tmp_path, monkeypatch):
+    """With rows drawn in the step, whose shapes depend on it."""
+    recorded: list[int] = []
+    record = CapturedUpdater._record
+
+    def noted(self: CapturedUpdater, batch: Any, columns: Any) -> Any:
+        recorded.append(batch.index.layout)
+        return record(self, batch, columns)
+
+    monkeypatch.setattr(CapturedUpdater, "_record", noted)
+
+    def run(updater: Any) -> Run:
+        replay = ReplayConfig(
+            200, batch_size=8, sampler=PrioritizedSampler, index="device",
+            n_step=Linear(8.0, 2.0, 60),
+        )  # fmt: skip
+        agent = small_agent(optimizer=ADAM, updater=updater)
+        callback = ActorLearnerCallback(eval_period_learner_steps=0)
+        return make_run(
+            tmp_path, callback, module=agent, data=small_data(replay=replay), max_steps=80,
+            log_every_n_steps=40,
+        ).fit()  # fmt: skip
+
+    expected, found = run("eager").module, run("captured").module
+    assert recorded == [8, 7, 6, 5, 4, 3, 2]
+    updater: Any = found.updater
+    assert len(updater._recorded) == 1
+    torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=0, atol=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import shutil
@@ -19,7 +20,7 @@ from lrl.inference.config import InferenceConfig
 from lrl.inference.requests import RequestLayout
 from lrl.preflight.cores import available_cores
 from lrl.processes.memory import available_bytes, format_bytes
-from lrl.replay import ReplayConfig, Sampler
+from lrl.replay import DeviceIndex, ReplayConfig, Sampler
 from lrl.replay.device_index import proportional
 from lrl.replay.replay import check_memory
 from lrl.transport import ChunkLayout
@@ -98,11 +99,14 @@ def _check_memory(
     if replay is not None:
         whose = f" for each of {ranks} ranks" if ranks > 1 else ""
         file, rows, where = replay.memory_map, replay.capacity, "cpu"
+        beside = sampler.bytes_needed
+        if replay.index == "device":
+            beside = functools.partial(DeviceIndex.bytes_needed, spec)
         if replay.device != "cpu":  # what lies there is counted when it is allocated
             where = "cpu beside the frames' GPU"
+            beside = sampler.bytes_needed if replay.index == "host" else None
             action = dataclasses.replace(spec.action, masks=False)
             spec = dataclasses.replace(spec, observation={}, memory={}, values=False, action=action)
-        beside = sampler if replay.index == "host" else None
         check_memory(spec, rows, streams, beside, where, file, share, shared, whose)
 
 

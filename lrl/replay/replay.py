@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,6 +20,9 @@ from lrl.replay.streams import Streams, keys_without
 from lrl.replay.transitions import Transitions
 from lrl.schedules import Schedule, ends_of, value_at
 from lrl.types import AnyBatch, ConfigError, EnvSpec, Rows
+
+BytesOfSlots: TypeAlias = Callable[[int], int]
+"""Returns the bytes that are kept beside so many slots for rows, as `Sampler.bytes_needed` does."""
 
 
 class Replay(StoredExperience):
@@ -101,9 +106,11 @@ class Replay(StoredExperience):
             self._check_n_step(round(each))
         is_on_gpu = usable_device("replay.device", device).type == "cuda"
         available = torch.cuda.mem_get_info(device)[0] if is_on_gpu else available_bytes()
-        if index == "device" and available is not None:
-            available -= DeviceIndex.bytes_needed(spec, capacity + num_streams)
-        beside = None if is_on_gpu else sampler  # which stays on the host
+        beside = None
+        if index == "device":
+            beside = partial(DeviceIndex.bytes_needed, spec)
+        elif sampler is not None and not is_on_gpu:  # it stays on the host
+            beside = sampler.bytes_needed
         check_memory(spec, capacity, num_streams, beside, device, memory_map, available)
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
@@ -127,16 +134,16 @@ class Replay(StoredExperience):
 
     @staticmethod
     def bytes_needed(
-        spec: EnvSpec, capacity: int, num_streams: int = 1, sampler: Sampler | None = None
+        spec: EnvSpec, capacity: int, num_streams: int = 1, beside: BytesOfSlots | None = None
     ) -> int:
-        """Return the bytes that a replay of `capacity` rows and its sampler keep."""
+        """Return the bytes that a replay of `capacity` rows keeps, and what is kept `beside` it."""
         slots = (capacity // num_streams + 1) * num_streams
-        beside = sampler.bytes_needed(slots) if sampler is not None else 0
-        return Streams.bytes_needed(spec, capacity, num_streams) + beside
+        stored = Streams.bytes_needed(spec, capacity, num_streams)
+        return stored + (beside(slots) if beside is not None else 0)
 
     @staticmethod
     def largest_capacity(
-        spec: EnvSpec, nbytes: int, num_streams: int = 1, sampler: Sampler | None = None
+        spec: EnvSpec, nbytes: int, num_streams: int = 1, beside: BytesOfSlots | None = None
     ) -> int:
         """Return the most rows that fit into so many bytes, a multiple of `num_streams`.
 
@@ -148,7 +155,7 @@ class Replay(StoredExperience):
         low, high = 0, max(0, nbytes) // num_streams  # rows of each stream; a row has 10 bytes
         while low < high:
             middle = (low + high + 1) // 2
-            needed = Replay.bytes_needed(spec, middle * num_streams, num_streams, sampler)
+            needed = Replay.bytes_needed(spec, middle * num_streams, num_streams, beside)
             low, high = (middle, high) if needed <= nbytes else (low, middle - 1)
         return low * num_streams
 
@@ -362,7 +369,7 @@ def check_memory(
     spec: EnvSpec,
     capacity: int,
     num_streams: int,
-    sampler: Sampler | None,
+    beside: BytesOfSlots | None,
     device: str = "cpu",
     memory_map: str | None = None,
     available: int | None = None,
@@ -375,7 +382,7 @@ def check_memory(
         spec: The environment.
         capacity: Rows over all streams.
         num_streams: Streams that share them.
-        sampler: Counts where it lies in the same memory.
+        beside: Of a sampler or an index that lies in the same memory.
         device: Device of the rows.
         memory_map: Folder of frames that are in a file.
         available: Bytes that are available.
@@ -387,12 +394,12 @@ def check_memory(
     """
     if memory_map is not None:
         spec = replace(spec, observation={})  # frames cost nothing
-    needed = Replay.bytes_needed(spec, capacity, num_streams, sampler)
+    needed = Replay.bytes_needed(spec, capacity, num_streams, beside)
     if available is None or needed + reserved <= available:
         return
-    fits = Replay.largest_capacity(spec, available - reserved, num_streams, sampler)
-    beside = f" beside {format_bytes(reserved)} for the actors" if reserved else ""
+    fits = Replay.largest_capacity(spec, available - reserved, num_streams, beside)
+    also = f" beside {format_bytes(reserved)} for the actors" if reserved else ""
     raise ConfigError(
-        f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}{beside}, but "
+        f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}{also}, but "
         f"{format_bytes(available)} are available{whose}: at most {fits} rows fit"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -30,7 +31,15 @@ from lrl.parts.recipe import Recipe
 from lrl.preflight import machine
 from lrl.preflight.machine import DESCRIPTORS_PER_ACTOR, check_machine, shared_bytes
 from lrl.processes.memory import available_bytes
-from lrl.replay import PrioritizedSampler, RankSampler, Replay, Sampler, UniformSampler
+from lrl.replay import (
+    DeviceIndex,
+    PrioritizedSampler,
+    RankSampler,
+    Replay,
+    Sampler,
+    UniformSampler,
+    replay,
+)
 from lrl.transport import ChunkQueue, WeightStore
 from lrl.types import ConfigError, EnvSpec
 
@@ -66,7 +75,7 @@ def check(
 @pytest.mark.parametrize("spec", [ATARI, VECTOR])
 def test_the_memory_that_is_said_is_the_memory_that_is_taken(sampler, spec):
     capacity, streams = (3000, 8) if spec is ATARI else (200_000, 8)
-    said = Replay.bytes_needed(spec, capacity, streams, sampler())
+    said = Replay.bytes_needed(spec, capacity, streams, sampler().bytes_needed)
     tracemalloc.start()
     buffer = Replay(spec, capacity, streams, sampler=sampler())
     taken, _ = tracemalloc.get_traced_memory()
@@ -86,8 +95,32 @@ def test_a_replay_that_does_not_fit_is_told_the_largest_that_does(monkeypatch):
         check(2, fits + 16, PrioritizedSampler(), ATARI)
     actors = ActorConfig(num_actors=2, envs_per_actor=4)
     shared = shared_bytes(ATARI, actors, None)
-    stored = Replay.bytes_needed(ATARI, fits, 8, PrioritizedSampler())
+    stored = Replay.bytes_needed(ATARI, fits, 8, PrioritizedSampler().bytes_needed)
     assert 0.999e8 < shared + stored <= 1e8
+
+
+def test_an_index_on_the_device_counts_where_frames_are(monkeypatch):
+    """Both who asks first and who allocates name the same largest capacity."""
+    device = functools.partial(
+        ReplayConfig, batch_size=32, sampler=PrioritizedSampler, index="device"
+    )
+    actors, available = ActorConfig(num_actors=0, envs_per_actor=4), 10_000_000
+    monkeypatch.setattr(machine, "available_bytes", lambda: available)
+    monkeypatch.setattr(replay, "available_bytes", lambda: available)
+    fits = []
+    for check in (
+        lambda: check_machine(VECTOR, actors, 4, None, device(10**9), PrioritizedSampler()),
+        lambda: Replay(VECTOR, 10**9, 4, sampler=PrioritizedSampler(), index="device"),
+    ):
+        with pytest.raises(ConfigError, match="rows fit") as caught:
+            check()
+        fits.append(int(re.findall(r"at most (\d+)", str(caught.value))[0]))
+    beside = functools.partial(DeviceIndex.bytes_needed, VECTOR)
+    assert fits[0] == fits[1] == Replay.largest_capacity(VECTOR, available, 4, beside) > 100_000
+    Replay(VECTOR, fits[0], 4, sampler=PrioritizedSampler(), index="device")
+    check_machine(VECTOR, actors, 4, None, device(fits[0]), PrioritizedSampler())
+    there = device(2 * fits[0], device="cuda")  # of which the host has what the streams have
+    check_machine(VECTOR, actors, 4, None, there, PrioritizedSampler())
 
 
 def test_frames_in_a_file_or_on_a_gpu_are_not_counted(monkeypatch):

@@ -166,18 +166,20 @@ def check_replay_index(replay: ReplayConfig, sampler: Sampler | None, trainer: L
         return
     if sampler is not None:
         proportional(sampler)
-    learner = trainer.strategy.root_device.type
-    if torch.device(replay.device).type != learner:
+    learner, there = trainer.strategy.root_device, torch.device(replay.device)
+    if there.type != learner.type or there.index not in (None, learner.index):
         raise ConfigError(
             f"replay.index is device, but replay.device is {replay.device} and the learner on "
-            f"{learner}: set replay.device to {learner}, or index to host"
+            f"{learner}: set replay.device to {learner.type}, or index to host"
         )
     if trainer.world_size > 1:
         raise ConfigError(
             f"replay.index is device, which knows one learner rank, but there are "
-            f"{trainer.world_size}: set it to host"
+            f"{trainer.world_size}: set index to host"
         )
-    if torch.are_deterministic_algorithms_enabled() and learner == "cuda":
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    is_strict = torch.are_deterministic_algorithms_enabled() and not only_warns
+    if is_strict and learner.type == "cuda":
         raise ConfigError(
             "replay.index is device, which adds up priorities in an order that torch does not call "
             "deterministic on a GPU, but trainer.deterministic is true: set index to host"

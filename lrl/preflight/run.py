@@ -147,4 +147,5 @@ def check_run(
         replay = None if data.has_own_experience else data.replay
         streams = max(1, data.num_actors) * actors.envs_per_actor
         check_machine(data.env_spec, actors, streams, data.local_inference, replay, sampler, ranks)
-    check_callbacks(trainer, data.takes_weights, isinstance(sampler, TrackingSampler))
+    needs_priorities = isinstance(sampler, TrackingSampler) and data.replay.index == "host"
+    check_callbacks(trainer, data.takes_weights, needs_priorities)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,9 @@ from lrl import DQN, ActorLearnerCallback, InferenceConfig, ReplayConfig, Replay
 from lrl.inference.manager import InferenceManager
 from lrl.learner import actor_pools
 from lrl.parts.devices import of_this_rank
+from lrl.preflight.machine import check_replay_index
 from lrl.preflight.ranks import announce_ranks, default_devices
+from lrl.replay import PrioritizedSampler, RankSampler
 from lrl.types import ConfigError
 
 pytestmark = quiet
@@ -56,6 +59,47 @@ def test_the_replay_is_on_the_device_that_is_asked_for(setup_with, device):
 def test_a_replay_on_a_device_and_a_learner_on_the_host_are_refused(setup_with, device):
     with pytest.raises(ConfigError, match=rf"replay\.device is {device}.*set it to cpu"):
         setup_with("cpu", device)
+
+
+class OwnSampler(PrioritizedSampler):
+    """May weigh rows otherwise."""
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"sampler": RankSampler}, {}, "replay.sampler is RankSampler: set it to PrioritizedSampler"),
+    ({"sampler": OwnSampler}, {}, "replay.sampler is OwnSampler: set it to PrioritizedSampler"),
+    ({"device": "cpu"}, {}, "replay.device is cpu and the learner on cuda:0: set replay.device to"),
+    ({"device": "cuda:1"}, {}, "replay.device is cuda:1 and the learner on cuda:0"),
+    ({}, {"learner": "cpu"}, "replay.device is cuda and the learner on cpu"),
+    ({}, {"ranks": 2}, "knows one learner rank, but there are 2: set index to host"),
+    ({}, {"deterministic": True}, "trainer.deterministic is true: set index to host"),
+]
+
+
+def check_index(
+    settings: dict[str, Any], learner: str = "cuda:0", ranks: int = 1, deterministic: Any = False
+) -> None:
+    replay = ReplayConfig(
+        **{"sampler": PrioritizedSampler, "device": "cuda", "index": "device", **settings}
+    )
+    strategy = SimpleNamespace(root_device=torch.device(learner))
+    trainer: Any = SimpleNamespace(strategy=strategy, world_size=ranks)
+    before = torch.get_deterministic_debug_mode()
+    torch.use_deterministic_algorithms(bool(deterministic), warn_only=deterministic == "warn")
+    try:
+        check_replay_index(replay, replay.sampler(), trainer)
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+@pytest.mark.parametrize(("settings", "run", "words"), REFUSED)
+def test_rows_are_chosen_in_the_learner_step_where_they_can_be(settings, run, words):
+    with pytest.raises(ConfigError, match=rf"^replay\.index is device, .*{re.escape(words)}"):
+        check_index(settings, **run)
+    check_index({**settings, "index": "host"}, **run)
+    check_index({})
+    check_index({"device": "cuda:0"}, deterministic="warn")
+    check_index({"device": "cpu"}, learner="cpu", deterministic=True)
 
 
 # --- Inference servers ------------------------------------------------------------------------

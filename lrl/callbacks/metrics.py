@@ -24,6 +24,7 @@ from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.rollout_statistics import mean
 from lrl.parts.device_copies import floats_of
+from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.ranks import sum_of_ranks
 from lrl.preflight.settings import is_logging_step
 from lrl.video.tensorboard import EpisodeVideo
@@ -109,6 +110,7 @@ class Throughput(L.Callback):
         self._optimise_seconds = self._validation_started = 0.0
         self._batch_started = 0.0
         self._last: dict[str, float] = {}
+        self._guards: tuple[GuardsLosses, ...] = ()
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -116,6 +118,7 @@ class Throughput(L.Callback):
         (env_steps,) = sum_of_ranks(trainer, [dataset.env_steps])
         self._last = self._totals(trainer, dataset, env_steps)
         self._optimise_seconds = 0.0
+        self._guards = tuple(parts_of(trainer, GuardsLosses))
 
     @override
     def on_train_batch_start(
@@ -138,6 +141,8 @@ class Throughput(L.Callback):
         step = trainer.global_step
         stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if stepped and is_logging_step(trainer, step):
+            for guard in self._guards:  # it has more to say of a NaN than an index on the device
+                guard.check_pending(step)
             self.latest = self._collect(trainer, pl_module)
             log_metrics(trainer, self.latest)
 

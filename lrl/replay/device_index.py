@@ -68,7 +68,7 @@ class DeviceIndex:
         self._went_wrong = torch.zeros((), dtype=torch.bool, device=self.device)
         self._beta = torch.zeros((), dtype=torch.float64, device=self.device)
         self._powers: dict[int, Tensor] = {}
-        """Powers of gamma by `n_step`; what was recorded with one reads its tensor for ever."""
+        """Powers of gamma by `n_step`; what was recorded with one goes on reading its tensor."""
         self._gammas: dict[int, float] = {}
 
     @property
@@ -122,8 +122,11 @@ class DeviceIndex:
         if self._gammas.get(n) != gamma:
             self._gammas[n] = gamma
             powers = torch.tensor([gamma**step for step in range(n + 1)])
-            there = self._powers.setdefault(n, torch.empty(n + 1, device=self.device))
-            there.copy_(to_device(powers, self.device))
+            sent = to_device(powers, self.device)
+            if n in self._powers:
+                self._powers[n].copy_(sent)
+            else:
+                self._powers[n] = sent
 
     def draw(self, batch_size: int) -> Batch:
         """Draw transitions with replacement, one from each of `batch_size` parts of the sum.
@@ -165,8 +168,7 @@ class DeviceIndex:
         self._priority_max.clamp_(min=given.max())
         gone = (self._number[slots] != number) | (self._tree.get(slots) == 0)
         places = slots.masked_fill_(gone | invalid, spare)
-        # Which of two numbers an element gets that is written twice is not said: it is written
-        # once, with the last.
+        # Which value stays where an element is written twice is undefined: write it once, the last.
         comes_again = (places[:, None] == places).triu_(1).any(1)
         places = places.masked_fill_(comes_again, spare)
         self._tree.set(places, self._weigh(given))
@@ -182,8 +184,9 @@ class DeviceIndex:
         highest, went_wrong = torch.stack((self._priority_max, self._went_wrong.double())).tolist()
         if went_wrong:
             raise ValueError(
-                "a priority was negative, NaN or infinite: the loss has diverged; lower the "
-                "learning rate or clip gradients"
+                "a priority was negative, NaN or infinite: absolute TD errors and losses are not "
+                "negative, and one that is not finite says that learning has diverged: lower the "
+                "learning rate (model.optimizer), or set model.gradient_clip_norm"
             )
         beta = float(self._sampler.beta(self._batches))
         return {"replay/priority_max": highest, "replay/beta": beta}
@@ -296,21 +299,35 @@ class DeviceIndex:
 
 @dataclass(frozen=True)
 class Drawing(AnyBatch):
-    """A batch that is not drawn before it is learnt from, nor by anybody else.
+    """A batch that the learner step itself draws, and of which nobody else sees the rows.
 
     Attributes:
-        keys: None, int64 `[0, 2]`: the index takes priorities itself.
+        keys: -1, int64 `[batch, 2]`: of no row, since the index takes priorities itself.
         index: Where it is drawn.
-        batch_size: Its transitions.
     """
 
     keys: Tensor
     index: DeviceIndex
-    batch_size: int
+
+    @property
+    def batch_size(self) -> int:
+        """Its transitions."""
+        return len(self.keys)
 
     def columns(self) -> dict[str, Tensor]:
         """Return nothing: it has no tensors yet."""
         return {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Say why there is nothing to look at.
+
+        Raises:
+            AttributeError: Always.
+        """
+        raise AttributeError(
+            f"the batch has no {name} yet: with replay.index device it is drawn in the learner "
+            "step itself; look at it in compute_loss, or set replay.index to host"
+        )
 
 
 def proportional(sampler: Sampler) -> PrioritizedSampler:
@@ -319,7 +336,7 @@ def proportional(sampler: Sampler) -> PrioritizedSampler:
     Raises:
         ConfigError: It is another, or normalises over several ranks.
     """
-    if not isinstance(sampler, PrioritizedSampler) or type(sampler) is not PrioritizedSampler:
+    if type(sampler) is not PrioritizedSampler:  # a subclass may weigh rows otherwise
         raise ConfigError(
             f"replay.index is device, which draws in proportion to priorities, but replay.sampler "
             f"is {type(sampler).__name__}: set it to PrioritizedSampler, or index to host"

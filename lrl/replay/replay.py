@@ -45,7 +45,7 @@ class Replay(StoredExperience):
         sampler: Chooses rows; uniform by default.
         seed: Seed of the sampling generator.
         device: Where frames are stored and batches are built.
-        index: Where rows are chosen: `host`, or `device`, when they are learnt from.
+        index: Where rows are chosen: `host`, or `device`, in the learner step.
         memory_map: Folder of a file in which frames are stored instead of in memory.
         rank: Learner process it belongs to: a checkpoint holds the generator of rank 0, from which
             the others' follow.
@@ -180,8 +180,7 @@ class Replay(StoredExperience):
         With an index on the device they are drawn in the learner step.
         """
         if self._index is not None:
-            drawing = Drawing(torch.empty((0, 2), dtype=torch.int64), self._index, self.batch_size)
-            return [drawing] * batches
+            return [Drawing(torch.full((self.batch_size, 2), -1), self._index)] * batches
         rows = self.sample(batches * self.batch_size)
         return rows.split(self.batch_size) if batches > 1 else [rows]
 

@@ -89,9 +89,9 @@ def bench(
         sides: A list such as '[synchronous 8, actors 2 x 8]', of `actors N x E` (N actors with E
             environments each) and `synchronous E` (E environments, no actors); all are compared
             with the first.
-        rounds: Runs of each side, windows of updates.
+        rounds: Runs of each side, and windows of updates.
         seconds: Length of a run, of which about five are its start.
-        device: Where is learnt.
+        device: Where it learns.
         updates: Networks whose updates are measured first, with one setting more at a time, and on
             `cuda` what the host calls and waits for in them: '[mlp, nature]', say. All on `cuda`
             and none on `cpu` by default.
@@ -198,7 +198,7 @@ def measure(
         sides: The first is compared with.
         seconds: Length of a run, start-up included.
         rounds: Runs of each side.
-        device: Where is learnt.
+        device: Where it learns.
     """
     runs: dict[str, list[Run]] = {side: [] for side in sides}
     for _ in range(rounds):

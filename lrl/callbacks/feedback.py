@@ -85,10 +85,11 @@ class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
 
 
 class PriorityUpdate(L.Callback, UpdatesPriorities):
-    """Hand the priorities of every batch to the sampler (uniform sampling ignores them).
+    """Hand the priorities of every batch to the sampler.
 
-    Those of a learner on a GPU come two steps later, when nobody has to wait for them; the last
-    ones are not in a replay that is saved.
+    Uniform sampling ignores them, and an index on the device has them already. Those of a learner
+    on a GPU come two steps later, when nobody has to wait for them; the last ones are not in a
+    replay that is saved.
     """
 
     def __init__(self) -> None:

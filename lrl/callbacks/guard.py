@@ -54,7 +54,8 @@ class NonFiniteGuard(L.Callback, GuardsLosses):
     On a CPU they are read before the optimizer steps, so that the weights stay as they were, but
     for learner steps that are repeated as a whole (`model.updater: captured`). On a
     GPU reading would make the learner wait at every step: they are copied aside and read two
-    learner steps later, and before anything is saved. The batch is written into the run's folder.
+    learner steps later, and before anything is saved. The batch is written into the run's
+    folder, but for one that was drawn within a repeated step (`replay.index: device`).
 
     Attributes:
         folder: The run's folder; nothing is written while it is None.

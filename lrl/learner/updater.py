@@ -37,7 +37,8 @@ class Updated(NamedTuple):
 
     Attributes:
         loss: The last loss, a scalar without a gradient.
-        keys: Keys of all rows or sequences, `[updates * batch]`.
+        keys: Keys of all rows or sequences, `[updates * batch]`; -1 where `Drawing`s were learnt
+            from, whose priorities are set already.
         priorities: Their new priorities, `[updates * batch]`.
     """
 

@@ -31,8 +31,8 @@ class ReplayConfig:
     """Where rows are stored and batches are made: `cpu`, or with a learner on a GPU `cuda` (that
     of the rank) or `cuda:1`."""
     index: str = "host"
-    """Where is decided which rows make a batch: `host`, or with `PrioritizedSampler` `device`, in
-    the learner step itself. That pays for captured steps on a GPU (docs/speed.md)."""
+    """Where rows are chosen for a batch: on the `host`, or, with `PrioritizedSampler`, on the
+    `device`, in the learner step itself, which is for captured steps on a GPU (docs/speed.md)."""
     memory_map: str | None = None
     """Folder on a fast disk of this machine, in a file of which frames are kept instead of in
     memory; the file has no name and goes with the run."""

@@ -202,7 +202,7 @@ class DeviceSumTree:
     def find(self, shares: Tensor) -> Tensor:
         """Return for each share x of the total the first leaf up to which weights sum to x or more.
 
-        A leaf of weight 0 never is found, whatever is rounded; some weight must be above 0.
+        A leaf of weight 0 is never found, whatever is rounded; some weight must be above 0.
 
         Args:
             shares: Float64 from 0 to 1, `[batch]`.

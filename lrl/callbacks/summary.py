@@ -205,7 +205,7 @@ def totals(summary: Mapping[str, Any]) -> str:
 
 
 def actor_table(ranks: Sequence[Sequence[ActorStatistics]]) -> str:
-    """Return the statistics of each rank's actors as a table of text; empty where there are none."""
+    """Return the statistics of each rank's actors as a table of text; empty without actors."""
     has_nodes = any(actor.node for actors in ranks for actor in actors)
     nodes, rank = "  node" if has_nodes else "", "rank  " if len(ranks) > 1 else ""
     lines = [f"{rank}actor   env_steps  env_steps/s   seconds  waiting  restarts{nodes}"]

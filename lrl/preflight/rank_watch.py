@@ -8,8 +8,10 @@ import signal
 import subprocess
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
-import lightning as L
+if TYPE_CHECKING:  # so that a rank that is started need not wait for it
+    import lightning as L
 
 _FIRST_RANK = "LRL_FIRST_RANK"  # its process id, which it gives to those that it starts
 _PERIOD_SECONDS = 0.5
@@ -46,17 +48,18 @@ class RankWatch:
         """
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             os.environ[_FIRST_RANK] = str(os.getpid())
-        elif first := int(os.environ.get(_FIRST_RANK, "0")):
-            # Another one is an ancestor's, whose environment this process has inherited.
-            if first == os.getppid() or not _is_there(first):
-                self._parent = first
-                self._start()
+            return
+        first = int(os.environ.get(_FIRST_RANK, "0"))
+        # One that lives and is no parent is an ancestor, whose environment came down to here.
+        if first and (first == os.getppid() or not _is_there(first)):
+            self._parent = first
+            self._start()
 
     def watch_started(self, trainer: L.Trainer) -> None:
         """Watch the ranks that this process started, in Lightning's place."""
         if children := started_ranks(trainer):
-            self._children = list(children)
-            trainer.strategy.launcher.procs = self._children  # pyright: ignore
+            launcher: Any = trainer.strategy.launcher
+            launcher.procs = self._children = list(children)
             children.clear()  # of which Lightning's watch then sees the end
             self._start()
 
@@ -86,9 +89,9 @@ class RankWatch:
         self.stop()
         until = time.monotonic() + _END_SECONDS
         for process in self._children:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if process.poll() is None:
                 process.kill()
 
     def _start(self) -> None:

@@ -114,10 +114,10 @@ class RLProgressBar(ProgressBar):
         """Return what follows the step count."""
         latest = self._throughput.latest if self._throughput else {}
         evaluation = trainer.callback_metrics.get("eval/return_mean")
-        dataset, ranks = dataset_of(trainer), trainer.world_size
-        of, whose = (f"{ranks} ranks: ", " (rank 0)") if ranks > 1 else ("", "")
+        dataset = dataset_of(trainer)
+        whose = " (rank 0)" if trainer.world_size > 1 else ""
         parts = [
-            f"{of}{self._env_steps(trainer, latest):,.0f} env steps",
+            self._env_steps(trainer, latest),
             f"{latest.get('speed/env_steps_per_second', 0.0):,.0f}/s",
             f"rollout {latest['rollout/return_mean']:.1f}"
             if "rollout/return_mean" in latest
@@ -130,12 +130,14 @@ class RLProgressBar(ProgressBar):
         return " | ".join(part for part in parts if part)
 
     @staticmethod
-    def _env_steps(trainer: L.Trainer, latest: dict[str, float]) -> float:
-        """Return those of all ranks; of several, as far as they were last counted together."""
-        own = dataset_of(trainer).env_steps
-        if trainer.world_size == 1:
-            return own
-        return latest.get("count/env_steps", own * trainer.world_size)
+    def _env_steps(trainer: L.Trainer, latest: dict[str, float]) -> str:
+        """Return those of all ranks; of several, as they were last counted together."""
+        own, ranks = dataset_of(trainer).env_steps, trainer.world_size
+        if ranks == 1:
+            return f"{own:,} env steps"
+        if "count/env_steps" not in latest:
+            return f"rank 0 of {ranks}: {own:,} env steps"
+        return f"{ranks} ranks: {latest['count/env_steps']:,.0f} env steps"
 
     def _close(self, trainer: L.Trainer) -> None:
         if self._bar is not None:

@@ -39,8 +39,7 @@ for name in $stages; do
         --sides "[actors $((cores - 2)) x 16]" --seconds 35 --json "$out/speed.json" ;;
     pong)
       stage pong 330 "$python" -m lrl fit --config recipe:pong_laptop --config recipe:system/gpu_16_cores \
-        --config recipe:system/captured --data.replay.index "${PONG_INDEX:-device}" --data.actors.chunk_rows 256 \
-        --trainer.precision 32-true \
+        --config recipe:system/captured --data.replay.index "${PONG_INDEX:-device}" \
         --trainer.callbacks '[]' --trainer.enable_progress_bar false \
         --trainer.max_time "${PONG_TIME:-00:00:04:30}" --name pong --runs "$out/runs"
       cp "$out"/runs/pong/version_0/{metrics.csv,summary.json,config.yaml} "$out"

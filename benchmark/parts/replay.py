@@ -125,6 +125,8 @@ def measure_growth(
 ) -> list[Measurement]:
     """Fill buffers of several sizes, and compare sampling with the first of them.
 
+    Beside it numpy alone copies as many frames of random places, which nobody could do without.
+
     Args:
         sizes: Rows of each buffer.
         calls: Calls in one repetition; fewer with large batches.
@@ -139,10 +141,30 @@ def measure_growth(
             buffer = Replay(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
             _fill(buffer, chunks)
             buffers[f"{rows:,} rows"] = buffer
+        if kind == "uniform" and device == "cpu":
+            found += _copying(buffers, spec, calls)
         for n_step in (1, 3):
             for buffer in buffers.values():
                 buffer.n_step = n_step
             found += _sampling("growth", f"{n_step}-step, {kind}", buffers, calls)
+    return found
+
+
+def _copying(buffers: dict[str, Replay], spec: EnvSpec, calls: int) -> list[Measurement]:
+    """Time how numpy copies the frames of as many transitions of one step, from the same memory."""
+    rng = np.random.default_rng(0)
+    window = np.arange(spec.frame_stack + 1)
+    found: list[Measurement] = []
+    for batch_size in (32, 256):
+        copies: dict[str, Callable[[int], object]] = {}
+        for name, buffer in buffers.items():
+            frames = next(iter(buffer.streams.columns.values())).numpy()
+            starts = rng.integers(0, len(frames) - len(window), (1000, batch_size, 1))
+            copies[name] = lambda number, frames=frames, starts=starts: frames.take(
+                (starts[number % len(starts)] + window).reshape(-1), axis=0
+            )
+        seconds = compare(copies, max(1, calls * 32 // batch_size))
+        found += _rates(f"growth: numpy copies {batch_size}", "batches/s", 1, seconds)
     return found
 
 

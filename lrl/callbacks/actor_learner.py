@@ -17,7 +17,7 @@ from lrl.callbacks.guard import NonFiniteGuard
 from lrl.callbacks.metrics import Throughput, let_loggers_fail
 from lrl.callbacks.progress import introduction, replace_defaults
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
-from lrl.callbacks.signals import SigintHold, SigtermWatch, SlurmRequeue
+from lrl.callbacks.signals import RanksEnd, SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
 from lrl.parts.renamed import knows_old_names
 from lrl.types import ConfigError
@@ -98,6 +98,7 @@ class ActorLearnerCallback(CallbackGroup):
             self.summary,
             self.replay,  # its wait comes after everything else is saved
             self.requeue,  # when everything is saved
+            RanksEnd(),
             _Beginning(eval_period_learner_steps or 1000),
             FolderClaim(),  # until nothing more is written
             SigintHold(),

@@ -157,6 +157,7 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
             _log.info("waiting for the evaluation of learner step %d", self._asked_step)
         while trainer.strategy.broadcast(self._is_awaiting):
             datamodule_of(trainer).check()
+            datamodule_of(trainer).meet()
             self._take_result(trainer)
             time.sleep(0.02)
 

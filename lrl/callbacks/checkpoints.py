@@ -27,6 +27,7 @@ from lrl.checkpoints.files import (
     use_verified_io,
 )
 from lrl.evaluation.evaluator import EvaluatorError
+from lrl.learner.datamodule import ReplayDataModule, datamodule_of
 from lrl.learner.dqn import DQN
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import IsPeriodic, parts_of
@@ -242,7 +243,10 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Save on Ctrl-C, SIGTERM and when evaluation fails; else the state may be wrong."""
+        """Save on Ctrl-C, SIGTERM and when evaluation fails; else the state may be wrong.
+
+        Several ranks save if they have agreed to stop.
+        """
         validating = trainer.state.fn == "fit" and trainer.validating
         is_sound = validating or isinstance(
             exception, (KeyboardInterrupt, SIGTERMException, EvaluatorError)
@@ -250,8 +254,8 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
         is_sound &= AT_ONCE not in exception.args  # it came in the middle of something
         # A job that SLURM queues again goes on with `last`, always.
         is_queued_again = any(part.is_asked for part in parts_of(trainer, SlurmRequeue))
-        is_begun = trainer.global_step > 0 or is_queued_again
-        if is_sound and is_begun and trainer.world_size == 1:
+        is_begun = trainer.global_step > 0 or (is_queued_again and trainer.world_size == 1)
+        if is_sound and is_begun and (trainer.world_size == 1 or _stopped_together(trainer)):
             if validating:
                 note_evaluation(trainer, is_played=False)
             try:
@@ -260,6 +264,8 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
                 _log.error("the weights of this moment are lost: %s; %s", error, self._kept())
             except Exception:  # what follows stops the actors
                 _log.exception("last.ckpt could not be saved; %s", self._kept())
+                if trainer.world_size > 1:  # the others may wait elsewhere, and end with this one
+                    datamodule_of(trainer).ranks.stopped_together = False
 
     def _is_time(self, trainer: L.Trainer) -> bool:
         period, step = self.period_learner_steps, trainer.global_step
@@ -291,6 +297,11 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
         if self._saved_step < 0:
             return "this run has kept none yet"
         return f"the last one kept is of learner step {self._saved_step}"
+
+
+def _stopped_together(trainer: L.Trainer) -> bool:
+    data = getattr(trainer, "datamodule", None)
+    return isinstance(data, ReplayDataModule) and data.ranks.stopped_together
 
 
 try:

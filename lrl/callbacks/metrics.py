@@ -9,7 +9,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,6 @@ from lrl.learner.dataset import ReplayDataset
 from lrl.learner.rollout_statistics import mean
 from lrl.parts.device_copies import floats_of
 from lrl.preflight.callbacks import GuardsLosses, parts_of
-from lrl.preflight.ranks import sum_of_ranks
 from lrl.preflight.settings import is_logging_step
 from lrl.video.tensorboard import EpisodeVideo
 
@@ -93,8 +92,9 @@ def _reporting_failures(logger: Logger) -> Iterator[None]:
 class Throughput(L.Callback):
     """Write all metrics every `log_every_n_steps` learner steps, and touch nothing in between.
 
-    Counts and env steps per second are sums over ranks; everything else is of rank 0. Time in which
-    training stopped for an evaluation or a film is in no speed and in no share of time.
+    Of several ranks, counts and env steps per second are sums, `*_max` is the largest, and all else
+    is the mean of those that have it. Time in which training stopped for an evaluation or a film is
+    in no speed and in no share of time.
 
     Attributes:
         optimise_seconds: Time of all updates of this session.
@@ -114,9 +114,7 @@ class Throughput(L.Callback):
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        dataset = dataset_of(trainer)
-        (env_steps,) = sum_of_ranks(trainer, [dataset.env_steps])
-        self._last = self._totals(trainer, dataset, env_steps)
+        self._last = self._totals(trainer, dataset_of(trainer))
         self._optimise_seconds = 0.0
         self._guards = tuple(parts_of(trainer, GuardsLosses))
 
@@ -143,7 +141,8 @@ class Throughput(L.Callback):
         if stepped and is_logging_step(trainer, step):
             for guard in self._guards:  # it has more to say of a NaN than an index on the device
                 guard.check_pending(step)
-            self.latest = self._collect(trainer, pl_module)
+            own = self._collect(trainer, pl_module)
+            self.latest = of_all_ranks(datamodule_of(trainer).ranks.gathered(own))
             log_metrics(trainer, self.latest)
 
     @override
@@ -165,16 +164,13 @@ class Throughput(L.Callback):
         if data.pool is None:
             acted = dataset.env_steps * trainer.world_size
             metrics["train/epsilon"] = data.epsilon_mean(acted)
-        own = (dataset.rows_received, pool.rows_dropped, pool.restarts)
-        counts = sum_of_ranks(trainer, [dataset.env_steps, dataset.episodes, *own])
-        env_steps, episodes, received, dropped, restarts = counts
-        metrics["count/env_steps"] = env_steps
-        metrics["count/frames"] = env_steps * data.env_spec.frame_skip
+        metrics["count/env_steps"] = float(dataset.env_steps)
+        metrics["count/frames"] = float(dataset.env_steps * data.env_spec.frame_skip)
         metrics["count/learner_steps"] = float(trainer.global_step)
-        metrics["count/rows_received"] = received
-        metrics["count/rows_dropped"] = dropped
-        metrics["count/actor_restarts"] = restarts
-        metrics["rollout/episodes"] = episodes
+        metrics["count/rows_received"] = float(dataset.rows_received)
+        metrics["count/rows_dropped"] = float(pool.rows_dropped)
+        metrics["count/actor_restarts"] = float(pool.restarts)
+        metrics["rollout/episodes"] = float(dataset.episodes)
         if rollout.returns:
             metrics["rollout/return_mean"] = mean(rollout.returns)
             metrics["rollout/length_mean"] = mean(rollout.lengths)
@@ -186,28 +182,24 @@ class Throughput(L.Callback):
             self.weight_sync.policy_version if self.weight_sync else trainer.global_step
         )
         metrics["sync/policy_lag_mean"] = rollout.take_lag_mean()
-        metrics.update(self._speeds(trainer, dataset, env_steps))
+        metrics.update(self._speeds(trainer, dataset))
         return metrics
 
-    def _totals(
-        self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
-    ) -> dict[str, float]:
+    def _totals(self, trainer: L.Trainer, dataset: ReplayDataset) -> dict[str, float]:
         statistics = dataset.pool.counts().actors if dataset.pool else []
         stopped = self.evaluate_seconds + (self.video.seconds if self.video else 0.0)
         return {
             "seconds": time.perf_counter() - stopped,
             "learner_steps": float(trainer.global_step),
-            "env_steps": env_steps,
+            "env_steps": float(dataset.env_steps),
             "wait": dataset.wait_seconds,
             "sample": dataset.sample_seconds,
             "actor_wait": sum(actor.wait_seconds for actor in statistics),
             "actor_seconds": sum(actor.seconds for actor in statistics),
         }
 
-    def _speeds(
-        self, trainer: L.Trainer, dataset: ReplayDataset, env_steps: float
-    ) -> dict[str, float]:
-        now = self._totals(trainer, dataset, env_steps)
+    def _speeds(self, trainer: L.Trainer, dataset: ReplayDataset) -> dict[str, float]:
+        now = self._totals(trainer, dataset)
         delta = {name: now[name] - self._last[name] for name in now}
         self._last = now
         seconds = max(delta["seconds"], 1e-9)
@@ -225,6 +217,29 @@ class Throughput(L.Callback):
             "speed/optimise_ms": 1e3 * optimise / steps,
             "speed/sample_ms": 1e3 * delta["sample"] / steps,
         }
+
+
+_SUMS = ("count/", "rollout/episodes", "speed/env_steps_per_second")
+
+
+def of_all_ranks(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return one row of metrics for those of all ranks.
+
+    Example:
+        >>> of_all_ranks([{"count/env_steps": 4.0, "train/loss": 1.0}, {"count/env_steps": 6.0}])
+        {'count/env_steps': 10.0, 'train/loss': 1.0}
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return {name: _combined(name, values) for name, values in found.items()}
+
+
+def _combined(name: str, values: Sequence[float]) -> float:
+    if name.endswith("_max") or name == "count/learner_steps":  # which are equal
+        return max(values)
+    return sum(values) if name.startswith(_SUMS) else mean(values)
 
 
 class ParameterStatistics(L.Callback):

@@ -39,6 +39,8 @@ class _Bar(tqdm):
 class RLProgressBar(ProgressBar):
     """One line: learner steps with ETA, speed, returns, epsilon, replay, and what is waited for.
 
+    Of several ranks it shows the numbers of the last logged row, which are of all of them.
+
     Every number is one the host already has; nothing waits for the device. Without a terminal a
     line is printed at every `refresh_seconds` instead.
 
@@ -113,26 +115,29 @@ class RLProgressBar(ProgressBar):
         latest = self._throughput.latest if self._throughput else {}
         evaluation = trainer.callback_metrics.get("eval/return_mean")
         dataset = dataset_of(trainer)
+        whose = " (rank 0)" if trainer.world_size > 1 else ""
         parts = [
-            f"{self._env_steps(trainer, latest):,.0f} env steps",
+            self._env_steps(trainer, latest),
             f"{latest.get('speed/env_steps_per_second', 0.0):,.0f}/s",
             f"rollout {latest['rollout/return_mean']:.1f}"
             if "rollout/return_mean" in latest
             else "",
             f"eval {float(evaluation):.1f}" if evaluation is not None else "",
             f"eps {latest['train/epsilon']:.3f}" if "train/epsilon" in latest else "",
-            "" if dataset.experience.sets_pace else f"replay {dataset.experience.fill:.0%}",
+            "" if dataset.experience.sets_pace else f"replay {dataset.experience.fill:.0%}{whose}",
             _waiting_for(latest),
         ]
         return " | ".join(part for part in parts if part)
 
     @staticmethod
-    def _env_steps(trainer: L.Trainer, latest: dict[str, float]) -> float:
-        """Return those of all ranks; of several, as far as they were last counted together."""
-        own = dataset_of(trainer).env_steps
-        if trainer.world_size == 1:
-            return own
-        return latest.get("count/env_steps", own * trainer.world_size)
+    def _env_steps(trainer: L.Trainer, latest: dict[str, float]) -> str:
+        """Return those of all ranks; of several, as they were last counted together."""
+        own, ranks = dataset_of(trainer).env_steps, trainer.world_size
+        if ranks == 1:
+            return f"{own:,} env steps"
+        if "count/env_steps" not in latest:
+            return f"rank 0 of {ranks}: {own:,} env steps"
+        return f"{ranks} ranks: {latest['count/env_steps']:,.0f} env steps"
 
     def _close(self, trainer: L.Trainer) -> None:
         if self._bar is not None:
@@ -180,7 +185,9 @@ def introduction(trainer: L.Trainer, pl_module: L.LightningModule) -> str:
     data = datamodule_of(trainer)
     parameters = sum(p.numel() for p in pl_module.parameters() if p.requires_grad)
     what = f"{type(pl_module).__name__} on {_environment(data)}: {_parts(trainer, pl_module)}"
-    lines = [f"{what}; {parameters:,} parameters", f"{_acting(data)}; {_learner(trainer, data)}"]
+    each = f"each of {trainer.world_size} ranks has " if trainer.world_size > 1 else ""
+    acting = f"{each}{_acting(data)}; {_learner(trainer, data)}"
+    lines = [f"{what}; {parameters:,} parameters", acting]
     network = getattr(pl_module, "online", None)
     if isinstance(network, QNetwork) and network.encoder.choice:
         lines.append(f"encoders where nothing is set: {network.encoder.choice}")
@@ -226,8 +233,7 @@ def _acting(data: ReplayDataModule) -> str:
 
 def _learner(trainer: L.Trainer, data: ReplayDataModule) -> str:
     threads = f"{_count(data.threads, 'thread')} ({_count(available_cores(), 'core')})"
-    ranks = f", {trainer.world_size} ranks" if trainer.world_size > 1 else ""
-    return f"the learner on {trainer.strategy.root_device} with {threads}{ranks}"
+    return f"the learner on {trainer.strategy.root_device} with {threads}"
 
 
 def _count(number: int, noun: str) -> str:

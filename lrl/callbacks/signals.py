@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -15,7 +16,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from lrl.callbacks.group import TornDownAlways
-from lrl.preflight.ranks import end_ranks_that_wait
+from lrl.learner.datamodule import ReplayDataModule
+from lrl.preflight.rank_watch import rank_watch, started_ranks
+from lrl.preflight.ranks import end_ranks_that_wait, leave_ranks_at_exit
 from lrl.processes.interrupt import interrupt
 
 _log = logging.getLogger(__name__)
@@ -24,12 +27,22 @@ _log = logging.getLogger(__name__)
 class SigtermWatch(L.Callback):
     """Answer a second SIGTERM at once while a run trains, but disturb nothing that follows.
 
-    It comes before all parts that save or wait.
+    It comes before all parts that save or wait. Of several ranks the first SIGTERM is noted until
+    they meet: Lightning's handler would have them talk in the middle of whatever they do, and its
+    loop asks the device for the answer at each batch.
     """
 
     @override
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.world_size > 1:
+            connector: Any = trainer._signal_connector  # takes SIGTERM over after this hook
+            connector._sigterm_notifier_fn = functools.partial(_note_sigterm, trainer)
+            loop: Any = trainer.fit_loop.epoch_loop
+            loop._broadcast_sigterm_tensor = _ask_nobody
+
+    @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        interrupt.watch_sigterm(SIGTERMException)
+        interrupt.watch_sigterm(SIGTERMException, raises=trainer.is_global_zero)
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -41,6 +54,32 @@ class SigtermWatch(L.Callback):
         """Give SIGTERM back, and see to it that ranks which wait for this one end with it."""
         interrupt.release_sigterm()
         end_ranks_that_wait(trainer)
+
+
+def _note_sigterm(trainer: L.Trainer, signum: int, frame: object) -> None:
+    """Note a SIGTERM, and tell the ranks that this one started, which may wait for their actors."""
+    if not interrupt.terminated:
+        interrupt.terminated = True
+        for process in started_ranks(trainer):
+            process.send_signal(signum)
+
+
+def _ask_nobody() -> None:
+    """Take the place of a question that the ranks ask when they meet."""
+
+
+class RanksEnd(L.Callback):
+    """Let ranks that stop together end together; it comes after all parts that save."""
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Wait for each other: Lightning kills the others where one ends, or is interrupted."""
+        data = getattr(trainer, "datamodule", None)
+        if isinstance(data, ReplayDataModule) and data.ranks.stopped_together:
+            data.ranks.maximum(0)
+            leave_ranks_at_exit()
+            rank_watch.see_off()
 
 
 class SigintHold(TornDownAlways):
@@ -67,7 +106,7 @@ class SlurmRequeue(TornDownAlways):
     steps: `last.ckpt` is saved, actors stop, the exit code is 143, and `scontrol requeue` is
     called unless the Trainer has `SLURMEnvironment(auto_requeue=False)`. The job goes on with
     `lrl fit ... ${SLURM_RESTART_COUNT:+--ckpt_path last}`, which SLURM sets when it starts again; a
-    run that had not learned yet is saved, too. With several ranks the last periodic save counts.
+    run that had not learned yet is saved, too, unless it has several ranks.
 
     Attributes:
         is_asked: Whether the signal came.

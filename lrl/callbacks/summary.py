@@ -19,7 +19,7 @@ from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
 from lrl.callbacks.metrics import Throughput
 from lrl.learner.datamodule import datamodule_of, dataset_of
-from lrl.preflight.ranks import sum_of_ranks
+from lrl.learner.rollout_statistics import mean
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 class RunSummary(L.Callback):
     """Write `summary.json` to the run's folder; log the table of actors, the totals, the verdict.
 
-    Counts and rates are of all ranks, rates over the whole run, warm-up and evaluation included.
-    Actors, shares of time and verdict are those of rank 0.
+    All of it is of all ranks; rates are over the whole run, warm-up and evaluation included. Where
+    ranks could not be asked, since the run ended with an error, rank 0 stands for each of them.
 
     Attributes:
         verdict: What held the run back; empty until it has ended.
@@ -81,7 +81,8 @@ class RunSummary(L.Callback):
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Write the summary of a finished run."""
         if stage == "fit":
-            self.write(trainer, "finished", sum_of_ranks(trainer, _own_counts(trainer)))
+            reports = datamodule_of(trainer).ranks.gathered(self._report(trainer))
+            self.write(trainer, "finished", reports)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -89,46 +90,60 @@ class RunSummary(L.Callback):
         """Stop the actors and write the summary of a run that ended early."""
         if getattr(trainer, "datamodule", None) is None:
             return  # only the ranks that this process spawned had one
-        datamodule_of(trainer).close()
-        self.write(trainer, f"ended by {type(exception).__name__}")
+        data = datamodule_of(trainer)
+        data.close()
+        reports = [self._report(trainer)]
+        if data.ranks.stopped_together:
+            reports = data.ranks.gathered(*reports)
+        self.write(trainer, f"ended by {type(exception).__name__}", reports)
+
+    def _report(self, trainer: L.Trainer) -> dict[str, Any]:
+        """Return what this rank did, as plain data."""
+        dataset = datamodule_of(trainer).dataset
+        if dataset is None or dataset.pool is None:
+            return {}
+        ended = self._ended or self._clocks(trainer)
+        began = self._began or ended
+        return {
+            "env_steps": dataset.env_steps,
+            "session_env_steps": dataset.env_steps - dataset.env_steps_offset,
+            "episodes": dataset.episodes,
+            "samples_per_insert": float(dataset.limiter.samples_per_insert),
+            "seconds": [end - begin for end, begin in zip(ended, began, strict=True)],
+            "actors": [asdict(actor) for actor in dataset.pool.counts().actors],
+        }
 
     @rank_zero_only
-    def write(
-        self, trainer: L.Trainer, outcome: str, counts: Sequence[float] | None = None
-    ) -> None:
-        """Write the file and the table, if training ever began.
-
-        `counts` are `_own_counts` summed over ranks; None where the others could not be asked, so
-        that rank 0 stands for each of them.
-        """
-        dataset = datamodule_of(trainer).dataset
-        if self._folder is None or dataset is None or dataset.pool is None:
+    def write(self, trainer: L.Trainer, outcome: str, reports: Sequence[dict[str, Any]]) -> None:
+        """Write the file and the table, if training ever began, from what each rank did."""
+        reports = [report for report in reports if report]
+        if self._folder is None or not reports:
             return
-        actors = dataset.pool.counts().actors
-        counts = counts or [own * trainer.world_size for own in _own_counts(trainer)]
-        summary = {"outcome": outcome, **self._figures(trainer, actors, counts)}
+        summary = {"outcome": outcome, **self._figures(trainer, reports)}
         text = json.dumps(summary, indent=2, default=str)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / "summary.json").write_text(text + "\n")
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)
-        ranks = trainer.world_size
-        whose = f"rank 0 of {ranks}, its actors and its time:\n" if ranks > 1 else ""
-        table = f"{whose}{actor_table(actors)}\n" if actors else ""
-        rank_zero_info(f"{table}{totals(summary)}\n{self.verdict}")
+        table = actor_table([_actors(report) for report in reports])
+        if len(reports) < trainer.world_size:
+            table = f"rank 0 of {trainer.world_size}, its actors and its time:\n{table}"
+        lines = [table, totals(summary), self.verdict]
+        rank_zero_info("\n".join(line for line in lines if line))
 
-    def _figures(
-        self, trainer: L.Trainer, actors: Sequence[ActorStatistics], counts: Sequence[float]
-    ) -> dict[str, Any]:
+    def _figures(self, trainer: L.Trainer, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return what the run did, and judge what held it back."""
         datamodule, dataset = datamodule_of(trainer), dataset_of(trainer)
         seconds = time.monotonic() - self._started
         session_learner_steps = trainer.global_step - self._first_learner_step
-        env_steps, session_env_steps, episodes = map(int, counts)
-        ended = self._ended or self._clocks(trainer)
-        began = self._began or ended
-        shares = time_shares(*(end - begin for end, begin in zip(ended, began, strict=True)))
+        asked = len(reports)
+
+        def total(name: str) -> int:
+            return sum(report[name] for report in reports) * trainer.world_size // asked
+
+        env_steps, actors = total("env_steps"), [a for report in reports for a in _actors(report)]
+        shares = time_shares(*map(sum, zip(*(each["seconds"] for each in reports), strict=True)))
         self.verdict = verdict(
             shares,
             actors,
@@ -140,29 +155,32 @@ class RunSummary(L.Callback):
             "seconds": seconds,
             "learner_steps": trainer.global_step,
             "ranks": trainer.world_size,
+            "ranks_counted": asked,
             "env_steps": env_steps,
             "frames": env_steps * datamodule.env_spec.frame_skip,
-            "episodes": episodes,
-            "env_steps_per_second": session_env_steps / seconds,
+            "episodes": total("episodes"),
+            "env_steps_per_second": total("session_env_steps") / seconds,
             "learner_steps_per_second": session_learner_steps / seconds,
             "time_shares": shares,
             "verdict": self.verdict,
-            "samples_per_insert": dataset.limiter.samples_per_insert,
+            "samples_per_insert": mean([report["samples_per_insert"] for report in reports]),
             "best_return_mean": self.best.best_model_score if self.best.best_model_path else None,
             "best_model_path": self.best.best_model_path or None,
             "actors": [
-                {**asdict(actor), "env_steps_per_second": actor.env_steps_per_second}
-                for actor in actors
+                {
+                    **({"rank": rank} if trainer.world_size > 1 else {}),
+                    **asdict(actor),
+                    "env_steps_per_second": actor.env_steps_per_second,
+                }
+                for rank, report in enumerate(reports)
+                for actor in _actors(report)
             ],
             "stamp": datamodule.stamp(env_steps),
         }
 
 
-def _own_counts(trainer: L.Trainer) -> list[float]:
-    """Return the environment steps of the run, those of this session, and the episodes."""
-    dataset = dataset_of(trainer)
-    steps = dataset.env_steps
-    return [steps, steps - dataset.env_steps_offset, dataset.episodes]
+def _actors(report: Mapping[str, Any]) -> list[ActorStatistics]:
+    return [ActorStatistics(**actor) for actor in report["actors"]]
 
 
 def totals(summary: Mapping[str, Any]) -> str:
@@ -173,27 +191,34 @@ def totals(summary: Mapping[str, Any]) -> str:
         >>> totals(figures | {"env_steps_per_second": 4000.0, "learner_steps_per_second": 175.0})
         'total: 80,000 env steps (4,000/s), 3,500 learner steps (175.0/s), 400 episodes, 20.0 s'
     """
+    ranks, counted = summary.get("ranks", 1), summary.get("ranks_counted", 1)
+    of = f" of {ranks} ranks" if ranks > 1 else ""
+    if counted < ranks:
+        of += f" ({ranks} times that of rank 0, since the others could not be asked)"
     return (
-        f"total: {summary['env_steps']:,} env steps ({summary['env_steps_per_second']:,.0f}/s), "
+        f"total{of}: {summary['env_steps']:,} env steps "
+        f"({summary['env_steps_per_second']:,.0f}/s), "
         f"{summary['learner_steps']:,} learner steps "
         f"({summary['learner_steps_per_second']:,.1f}/s), "
         f"{summary['episodes']:,} episodes, {summary['seconds']:,.1f} s"
     )
 
 
-def actor_table(actors: Sequence[ActorStatistics]) -> str:
-    """Return the actors' statistics as a table of text."""
-    has_nodes = any(actor.node for actor in actors)
-    nodes = "  node" if has_nodes else ""
-    lines = [f"actor   env_steps  env_steps/s   seconds  waiting  restarts{nodes}"]
-    for actor in actors:
-        waiting = actor.wait_seconds / actor.seconds if actor.seconds else 0.0
-        lines.append(
-            f"{actor.actor:5d}  {actor.env_steps:10d}  {actor.env_steps_per_second:11.0f}"
-            f"  {actor.seconds:8.1f}  {waiting:6.0%}  {actor.restarts:8d}"
-            f"{f'  {actor.node}' if has_nodes else ''}".rstrip()
-        )
-    return "\n".join(lines)
+def actor_table(ranks: Sequence[Sequence[ActorStatistics]]) -> str:
+    """Return the statistics of each rank's actors as a table of text; empty without actors."""
+    has_nodes = any(actor.node for actors in ranks for actor in actors)
+    nodes, rank = "  node" if has_nodes else "", "rank  " if len(ranks) > 1 else ""
+    lines = [f"{rank}actor   env_steps  env_steps/s   seconds  waiting  restarts{nodes}"]
+    for number, actors in enumerate(ranks):
+        for actor in actors:
+            waiting = actor.wait_seconds / actor.seconds if actor.seconds else 0.0
+            lines.append(
+                f"{f'{number:4d}  ' if rank else ''}"
+                f"{actor.actor:5d}  {actor.env_steps:10d}  {actor.env_steps_per_second:11.0f}"
+                f"  {actor.seconds:8.1f}  {waiting:6.0%}  {actor.restarts:8d}"
+                f"{f'  {actor.node}' if has_nodes else ''}".rstrip()
+            )
+    return "\n".join(lines) if len(lines) > 1 else ""
 
 
 _RATIO = "data.rate.samples_per_insert"

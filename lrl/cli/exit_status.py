@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks import ActorLearnerCallback
@@ -96,10 +97,13 @@ class Outcome(L.Callback):
     def exit_code(self) -> int:
         """Say what stopped the run; an exit that its environment asked for is not one of ours."""
         error = self.exception
+        is_told = (
+            self.trains and getattr(rank_zero_only, "rank", 0) != 0
+        )  # by the first of several ranks
         if isinstance(error, KeyboardInterrupt):
-            return ending.report(signal.SIGINT)
+            return ending.report(signal.SIGINT, is_told=is_told)
         if isinstance(error, (SIGTERMException, StoppedError)):
-            return ending.report(signal.SIGTERM)
+            return ending.report(signal.SIGTERM, is_told=is_told)
         if isinstance(error, SystemExit) and not self.began:
             raise error
         if error is not None:

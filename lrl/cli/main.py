@@ -36,6 +36,7 @@ from lrl.learner import DQN, ReplayDataModule
 from lrl.parts import safety
 from lrl.parts.quiet import quieten_command_line
 from lrl.parts.renamed import translated
+from lrl.preflight.rank_watch import rank_watch
 from lrl.preflight.ranks import default_devices, is_lost_connection
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
@@ -354,7 +355,8 @@ def run() -> int:
     except RuntimeError as error:
         if not is_lost_connection(error):
             raise
-        print(f"lrl: error: {outcome.on_lost_rank()} ({error})", file=sys.stderr)
+        cause = rank_watch.name() or error
+        print(f"lrl: error: {outcome.on_lost_rank()} ({cause})", file=sys.stderr)
         return 1
     except (SystemExit, KeyboardInterrupt, StoppedError) as error:
         outcome.exception = outcome.exception or error

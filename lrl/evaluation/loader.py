@@ -25,7 +25,9 @@ class EvaluationLoader:
         seeds: Seeds of all ranks' episodes.
         epsilon: Probability of a random action.
         max_frames: Frames after which an episode is cut off.
-        check: Called between steps; raises when the run should stop.
+        check: Called between steps; raises when the run should stop, or returns whether it should
+            once all ranks know.
+        meet: Called after the episodes; the ranks meet there, and it raises if one should stop.
     """
 
     def __init__(
@@ -36,13 +38,14 @@ class EvaluationLoader:
         epsilon: float,
         max_frames: int,
         check: Callable[[], object],
+        meet: Callable[[], object] = lambda: None,
     ) -> None:
         self.trainer = trainer
         self.env = env
         self.seeds = seeds
         self.epsilon = epsilon
         self.max_frames = max_frames
-        self.check = check
+        self.check, self.meet = check, meet
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -52,17 +55,30 @@ class EvaluationLoader:
         """Play the episodes with the module's current weights."""
         module = self.trainer.lightning_module
         policy = NetworkPolicy(module.online, module.device, noise=False)
-        episodes = run_episodes(
-            self.env,
-            policy,
-            self.seeds[self.trainer.global_rank :: self.trainer.world_size],
-            epsilon=self.epsilon,
-            max_frames=self.max_frames,
-            check=self.check,
-            num_threads=torch.get_num_threads(),
-        )
+        try:
+            episodes = run_episodes(
+                self.env,
+                policy,
+                self.seeds[self.trainer.global_rank :: self.trainer.world_size],
+                epsilon=self.epsilon,
+                max_frames=self.max_frames,
+                check=self._check,
+                num_threads=torch.get_num_threads(),
+            )
+        except _StopError:
+            episodes = None
+        self.meet()
+        assert episodes is not None, "one that should stop is heard by all"
         yield {
             "return": torch.from_numpy(episodes.returns),
             "length": torch.from_numpy(episodes.lengths).double(),
             "timed_out": torch.from_numpy(episodes.timed_out),
         }
+
+    def _check(self) -> None:
+        if self.check():
+            raise _StopError
+
+
+class _StopError(Exception):
+    """This rank should stop, and leaves its episodes to tell the others."""

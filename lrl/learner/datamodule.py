@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,8 @@ from lrl.parts.quiet import quieten
 from lrl.parts.recipe import blamed_on
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
-from lrl.preflight.ranks import announce_ranks, leave_ranks_at_exit, minimum_of_ranks
+from lrl.preflight.rank_watch import rank_watch
+from lrl.preflight.ranks import Ranks, announce_ranks, leave_ranks_at_exit
 from lrl.preflight.run import BringsExperience, check_evaluation, check_run
 from lrl.preflight.settings import check_experience
 from lrl.processes.interrupt import interrupt
@@ -84,6 +86,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     Attributes:
         threads: Threads of torch that the learner has.
+        ranks: What learner ranks ask each other, once a run is set up.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
     ) -> None:
         super().__init__()
         quieten()  # here, since a Trainer speaks as soon as it is made
+        rank_watch.watch_first()  # here, since a Trainer starts ranks before it calls any hook
         if learner_threads is not None and not 1 <= learner_threads <= MOST_THREADS:
             raise ConfigError(
                 f"data.learner_threads must be at least 1 and at most {MOST_THREADS}, got "
@@ -134,6 +138,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self.learner_threads = learner_threads
         self.seed = seed
         self.dataset: ReplayDataset | None = None
+        self.ranks = Ranks()
         self._env_spec: EnvSpec | None = None
         self._threads_before: int | None = None
         self.threads = torch.get_num_threads()
@@ -186,6 +191,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
                 "this datamodule has trained before, and its actors and environments are closed: "
                 "build a new datamodule to train again"
             )
+        self.ranks = Ranks(self._trainer().world_size)
+        rank_watch.watch_started(self._trainer())
         module: Any = self._trainer().lightning_module
         if hasattr(module, "with_memory"):  # rows, chunks and requests hold what it remembers
             self._env_spec = module.with_memory(self.env_spec)
@@ -231,6 +238,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             learner_steps=lambda: self._trainer().global_step,
             updates_per_step=updates_per_step,
             check_rows=self._check_rows if self.pool is not None else lambda rows: None,
+            meet=self.meet,
         )
 
     def _check_rows(self, rows: Rows) -> None:
@@ -248,7 +256,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
         if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
-            sampler.minimum_of_ranks = minimum_of_ranks()
+            sampler.minimum_of_ranks = self.ranks.minimum
         return Replay(
             spec,
             self.replay.capacity,
@@ -355,17 +363,37 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             time.monotonic() - started,
         )
 
-    def check(self) -> None:
-        """Raise if a signal asks for the end."""
+    def check(self) -> bool:
+        """Raise if a signal asks for the end, or if another rank is gone.
+
+        Of several ranks that train, a signal is only noted until they `meet`, since one that
+        stopped alone would leave the others waiting.
+
+        Returns whether this rank has noted one.
+        """
+        rank_watch.check()
+        if self.ranks.count > 1:
+            return interrupt.asked != 0
         interrupt.check()
-        # Several ranks stop together, when Lightning has told them all.
         if self._trainer().received_sigterm and self._trainer().world_size == 1:
             raise SIGTERMException
+        return False
+
+    def meet(self) -> None:
+        """Raise in all ranks if a signal asks one of them for the end; all have to call it."""
+        if self.ranks.count == 1:
+            return
+        number = int(self.ranks.maximum(interrupt.asked))
+        if number:
+            self.ranks.stopped_together = True
+            interrupt.requested = interrupt.terminated = False
+            raise KeyboardInterrupt if number == signal.SIGINT else SIGTERMException
 
     def teardown(self, stage: str) -> None:
         """Stop the actors."""
         if stage == "fit":
             self.close()
+        rank_watch.stop()
         leave_ranks_at_exit()
 
     def on_exception(self, exception: BaseException) -> None:
@@ -458,6 +486,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             self.evaluation.epsilon_for(self.env),
             self.evaluation.max_frames_for(self.env),
             self.check,
+            self.meet,
         )
 
 

@@ -37,7 +37,10 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         experience: Takes the pool's rows, gives the batches.
         limiter: Holds the ratio of learning to acting.
         start_pool: Builds the actor pool and starts it, at the first batch.
-        check: Called while waiting and before each draw; raises when the run should stop.
+        check: Called while waiting and before each draw; raises when the run should stop, or
+            returns whether it should once all ranks know.
+        meet: Called when a training step has what its first batch needs, or should stop; the ranks
+            meet there, and it raises in all of them if one should.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
         learner_steps: Returns the learner steps so far, by which experience is annealed and
             policy lag is measured.
@@ -61,6 +64,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         learner_steps: Callable[[], int] = lambda: 0,
         updates_per_step: int = 1,
         check_rows: Callable[[Rows], object] = lambda rows: None,
+        meet: Callable[[], object] = lambda: None,
     ) -> None:
         self.experience = experience
         self.limiter = limiter
@@ -75,7 +79,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         self.rows_received = 0
         self.learner_steps = learner_steps
         self._start_pool = start_pool
-        self._check = check
+        self._check, self._meet = check, meet
         self._rank = rank
         self._updates_per_step = updates_per_step
         self._check_rows = check_rows
@@ -140,31 +144,42 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
 
     def __next__(self) -> AnyBatch | tuple[AnyBatch, ...]:
         """Return what one training step learns from."""
+        self._get_ready(may_stop=True)
+        self._meet()
         if self._updates_per_step == 1:
-            return self.next_batch()
-        batches: list[AnyBatch] = []
+            return self._draw(1)[0]
+        batches = list(self._draw(self._most(self._updates_per_step)))
         while missing := self._updates_per_step - len(batches):
-            batches += self._draw(missing if self.experience.draws_independently else 1)
+            self._get_ready()
+            batches += self._draw(self._most(missing))
         return tuple(batches)
 
     def next_batch(self) -> Any:
         """Return the next batch, waiting for the actors where the rate limiter says so."""
+        self._get_ready()
         return self._draw(1)[0]
 
-    def _draw(self, most: int) -> Sequence[AnyBatch]:
-        """Return as many batches as are earned, at least one: drawn together they cost less."""
-        self._check()  # before actors are started for a run that is over
+    def _get_ready(self, may_stop: bool = False) -> None:
+        """Take rows in until a batch can be drawn, or this rank should stop."""
+        if self._check() and may_stop:  # before actors are started for a run that is over
+            return
         try:
             pool = self.start()
             self._take_waiting(pool)
-            self.experience.anneal(
-                self.learner_steps()
-            )  # before waiting, since it may take rows out
+            # Before waiting, since it may take rows out.
+            self.experience.anneal(self.learner_steps())
             if not self._can_sample():
-                self._wait(pool)
+                self._wait(pool, may_stop)
         except RuntimeError:
-            self._check()  # a signal to the whole process group ends actors and their helpers, too
-            raise
+            # A signal to the whole process group ends actors and their helpers, too.
+            if not (self._check() and may_stop):
+                raise
+
+    def _most(self, missing: int) -> int:
+        return missing if self.experience.draws_independently else 1
+
+    def _draw(self, most: int) -> Sequence[AnyBatch]:
+        """Return as many batches as are earned, at least one: drawn together they cost less."""
         started = time.perf_counter()
         earned = self.limiter.batches_earned() if most > 1 else 1
         count = most if earned is None else min(most, earned)
@@ -229,10 +244,11 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             and self.experience.can_draw()
         )
 
-    def _wait(self, pool: ActorPool) -> None:
+    def _wait(self, pool: ActorPool, may_stop: bool) -> None:
         started, known, is_told = time.perf_counter(), self.env_steps, False
         while not self._can_sample():
-            self._check()
+            if self._check() and may_stop:
+                break
             silence = time.perf_counter() - started
             if silence > _SILENCE_SECONDS and self.env_steps == known and not is_told:
                 is_told = True

@@ -67,13 +67,19 @@ class Ending:
         if self._is_due:
             raise self._exception()
 
-    def report(self, number: int) -> int:
+    def report(self, number: int, is_told: bool = False) -> int:
         """Say in one line which signal ended the command, the given one if none came here first.
 
-        Returns the exit code.
+        Args:
+            number: The signal.
+            is_told: Whether another process says so already.
+
+        Returns:
+            The exit code.
         """
         self.number, self._has_reported = self.number or number, True
-        sys.stderr.write(f"{self._sentence()}\n")
+        if not is_told:
+            sys.stderr.write(f"{self._sentence()}\n")
         return _EXIT_CODE + self.number
 
     def exit(self, code: int) -> NoReturn:

@@ -23,15 +23,25 @@ class Interrupt:
     optimiser step it is not. A second SIGINT raises at once. Lightning does the same with the
     first SIGTERM; here a second one raises at once, too, and SIGHUP, which comes when a terminal is
     closed, is passed on as SIGTERM. Lives in the learner process.
+
+    Attributes:
+        requested: Whether a SIGINT waits for `check`.
+        terminated: Whether a SIGTERM came to one of several ranks, which stop together.
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested = self.terminated = False
         self._found: Any = signal.default_int_handler
         self._previous: Any = None
         self._sigterm: Any = None  # Lightning's handler
         self._sigterm_at = 0.0
+        self._raises = True
         self._exception: type[BaseException] = KeyboardInterrupt
+
+    @property
+    def asked(self) -> int:
+        """The signal that asks one of several ranks for the end; 0 if there is none."""
+        return signal.SIGTERM if self.terminated else signal.SIGINT if self.requested else 0
 
     def install(self) -> None:
         """Take over SIGINT, if this is the main thread and nobody else has."""
@@ -39,16 +49,22 @@ class Interrupt:
         # Our own where Lightning has put it back, which it does after `on_exception`.
         before = signal.getsignal(signal.SIGINT)
         if is_main and before in (signal.default_int_handler, ending.handle, self._handle):
-            self.requested = False  # whatever an earlier run was asked for
+            self.requested = self.terminated = False  # whatever an earlier run was asked for
             signal.signal(signal.SIGINT, self._handle)
             self._found = self._found if before == self._handle else before
             self._previous = self._found
 
-    def watch_sigterm(self, exception: type[BaseException]) -> None:
+    def watch_sigterm(self, exception: type[BaseException], *, raises: bool = True) -> None:
         """Raise an exception at a second SIGTERM, where a step or an episode does not end.
 
         Call this after Lightning has taken SIGTERM over. SIGHUP is passed on as one.
+
+        Args:
+            exception: What is raised.
+            raises: Whether that is done; a rank to which another may pass SIGTERM on leaves it to
+                that one.
         """
+        self._raises = raises
         if threading.current_thread() is threading.main_thread() and self._sigterm is None:
             self._sigterm_at, self._exception = 0.0, exception
             self._sigterm = signal.signal(signal.SIGTERM, self._handle_sigterm)
@@ -79,7 +95,7 @@ class Interrupt:
 
     def _handle_sigterm(self, signum: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self._sigterm_at and now > self._sigterm_at + _REPEATED_SECONDS:
+        if self._raises and self._sigterm_at and now > self._sigterm_at + _REPEATED_SECONDS:
             raise self._exception(AT_ONCE)
         self._sigterm_at = self._sigterm_at or now
         if callable(self._sigterm):

@@ -17,7 +17,7 @@ from lrl.replay.experience import StoredExperience
 from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
 from lrl.replay.sequences import SequenceConfig, Sequences
 from lrl.replay.streams import Streams, keys_without
-from lrl.replay.transitions import Transitions
+from lrl.replay.transitions import Transitions, Windows
 from lrl.schedules import Schedule, ends_of, value_at
 from lrl.types import AnyBatch, ConfigError, EnvSpec, Rows
 
@@ -117,9 +117,10 @@ class Replay(StoredExperience):
         self._index: DeviceIndex | None = None
         self._sampler = sampler if sampler is not None else UniformSampler()
         if sequences is None:
-            self._windows = Transitions(self.streams, spec.frame_stack, *at_start)
+            transitions = Transitions(self.streams, spec.frame_stack, *at_start)
+            self._windows: Windows = transitions
             if index == "device":
-                self._index = DeviceIndex(self._windows, self._sampler)
+                self._index = DeviceIndex(transitions, self._sampler)
         else:
             self._windows = Sequences(self.streams, spec.frame_stack, *at_start, sequences)
         self.is_prioritised = isinstance(self._sampler, TrackingSampler)

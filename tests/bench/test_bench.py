@@ -9,7 +9,8 @@ import subprocess
 import pytest
 from helpers.command_line import Project, quiet_commands
 
-from lrl.bench import training
+from lrl.bench import ladder, training
+from lrl.bench.measure import Measurement
 
 pytestmark = quiet_commands
 
@@ -136,3 +137,30 @@ def test_a_run_is_as_long_as_asked_for(monkeypatch, seconds, clock):
     monkeypatch.setattr(training.subprocess, "run", answer)
     with pytest.raises(RuntimeError, match="on purpose"):
         training.run("pong", 1, 8, seconds)
+
+
+def test_updates_are_measured_with_one_setting_more_at_a_time(monkeypatch):
+    sides = {
+        name: ladder.LADDER[name] for name in ("fused optimizer", "captured, 8 updates a step")
+    }
+    broken = ladder.Side(updates_per_step=0)
+    found, remarks = ladder.measure("mlp", {**sides, "none": broken}, "cpu", updates=16, rounds=2)
+    assert [(each.name, each.unit, len(each.values)) for each in found] == [
+        (name, "ms", 2) for name in sides
+    ]
+    assert found[1].ratio is not None
+    assert remarks == ["mlp, none: model.updates_per_step must be at least 1, got 0"]
+
+
+def test_updates_come_before_runs(command, instant, monkeypatch):
+    def measure(name: str, **settings: object) -> tuple[list[Measurement], list[str]]:
+        return [Measurement(name, "captured", "ms", (0.5,))], [f"{name}: {settings}"]
+
+    monkeypatch.setattr(ladder, "measure", measure)
+    code, said, _ = command(
+        "--updates", "[mlp]", "--workloads", "[pong]", "--sides", "[actors 3 x 5]", "--rounds", "1"
+    )
+    assert code == 0
+    assert said.index("| mlp | captured | 0.50 ms") < said.index("| training, pong | actors 3 x 5")
+    assert "mlp: {'device': 'cpu', 'rounds': 1}" in said
+    assert instant == [("pong", 3, 5, 15.0)]

@@ -40,17 +40,20 @@ def test_buffers_of_several_sizes_are_sampled_by_turns(
     main(["--calls", "2", "--json", str(tmp_path / "replay.json"), "--rows", *sizes])
     found = json.loads((tmp_path / "replay.json").read_text())["measurements"]
     assert [one["section"] for one in found[::3]] == [
-        f"growth: sample {batch}, {n}-step, {sampler}"
-        for sampler in ("uniform", "prioritised")
-        for n in (1, 3)
-        for batch in (32, 256)
+        *(f"growth: numpy copies {batch}" for batch in (32, 256)),
+        *(
+            f"growth: sample {batch}, {n}-step, {sampler}"
+            for sampler in ("uniform", "prioritised")
+            for n in (1, 3)
+            for batch in (32, 256)
+        ),
     ]
     a_turn = [640, 640, 1280, 1280, 2560, 2560]
     assert sampled[: 2 * len(a_turn)] == 2 * a_turn
     names = ["640 rows", "1,280 rows", "2,560 rows"]
-    assert [one["name"] for one in found] == names * 8
+    assert [one["name"] for one in found] == names * 10
     assert all(len(one["values"]) == REPETITIONS for one in found)
-    assert [one["ratio"] is None for one in found] == [True, False, False] * 8
+    assert [one["ratio"] is None for one in found] == [True, False, False] * 10
     assert len(capsys.readouterr().out.splitlines()) == 2 + len(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -110,3 +111,17 @@ def test_no_bar_is_added_where_there_is_none(tmp_path):
     trainer: Any = make_run(tmp_path).trainer
     replace_defaults(trainer, make_run(tmp_path).module, "fit")
     assert trainer.progress_bar_callback is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "latest", "said"),
+    [
+        (1, {}, "1,200 env steps"),
+        (2, {}, "rank 0 of 2: 1,200 env steps"),  # the warm-up, before they told each other
+        (2, {"count/env_steps": 2100.0}, "2 ranks: 2,100 env steps"),
+    ],
+)
+def test_the_bar_says_whose_steps_it_counts(monkeypatch, ranks, latest, said):
+    monkeypatch.setattr(module, "dataset_of", lambda trainer: SimpleNamespace(env_steps=1200))
+    trainer: Any = SimpleNamespace(world_size=ranks)
+    assert RLProgressBar._env_steps(trainer, latest) == said

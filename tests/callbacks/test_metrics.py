@@ -30,7 +30,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
 from lrl.actors.handle import ActorStatistics
-from lrl.callbacks.summary import actor_table
+from lrl.callbacks.metrics import of_all_ranks
+from lrl.callbacks.summary import actor_table, totals
 from lrl.replay import PrioritizedSampler
 from lrl.schedules import Linear
 from lrl.video.tensorboard import EpisodeVideo
@@ -259,7 +260,7 @@ def test_a_script_that_configures_no_logging_shows_them_too(tmp_path):
 
 def test_the_table_of_actors_shows_every_actor():
     table = actor_table(
-        [ActorStatistics(0, 500, 2000, 7, 10.0, 2.5, 0), ActorStatistics(1, 0, 0, 0, 0.0, 0.0, 3)]
+        [[ActorStatistics(0, 500, 2000, 7, 10.0, 2.5, 0), ActorStatistics(1, 0, 0, 0, 0.0, 0.0, 3)]]
     )
     header, first, second = (line.split() for line in table.splitlines())
     assert header == ["actor", "env_steps", "env_steps/s", "seconds", "waiting", "restarts"]
@@ -270,10 +271,41 @@ def test_the_table_of_actors_shows_every_actor():
 def test_the_table_of_actors_names_nodes_where_there_are_any():
     here = ActorStatistics(0, 500, 2000, 7, 10.0, 2.5, 0)
     there = replace(here, actor=1, node="host 5f1e")
-    lines = actor_table([here, there]).splitlines()
+    lines = actor_table([[here, there]]).splitlines()
     assert lines[0].endswith("restarts  node")
     assert lines[1].endswith("0")
     assert lines[2].endswith("0  host 5f1e")
+
+
+def test_the_table_of_actors_says_of_which_of_several_ranks_they_are():
+    actor = ActorStatistics(0, 500, 2000, 7, 10.0, 2.5, 0)
+    header, *lines = actor_table([[actor], [actor]]).splitlines()
+    assert header.split()[:2] == ["rank", "actor"]
+    assert [line.split()[:3] for line in lines] == [["0", "0", "500"], ["1", "0", "500"]]
+    assert actor_table([[], []]) == ""
+
+
+def test_totals_say_of_how_many_ranks_they_are():
+    figures = {"env_steps": 80_000, "learner_steps": 3500, "episodes": 400, "seconds": 20.0}
+    figures |= {"env_steps_per_second": 4000.0, "learner_steps_per_second": 175.0, "ranks": 2}
+    assert totals(figures | {"ranks_counted": 2}).startswith("total of 2 ranks: 80,000 env steps")
+    said = totals(figures | {"ranks_counted": 1})
+    assert "2 times that of rank 0, since the others could not be asked" in said
+
+
+def test_a_row_of_several_ranks_has_sums_of_counts_and_means_of_all_else():
+    first = {
+        "count/env_steps": 100.0, "count/frames": 400.0, "count/learner_steps": 7.0,
+        "rollout/episodes": 3.0, "speed/env_steps_per_second": 50.0, "train/loss": 1.0,
+        "replay/priority_max": 2.0, "rollout/return_mean": 9.0,
+    }  # fmt: skip
+    second = {**first, "count/env_steps": 60.0, "train/loss": 2.0, "replay/priority_max": 5.0}
+    del second["rollout/return_mean"]  # no episode has ended there
+    assert of_all_ranks([first, second]) == {
+        "count/env_steps": 160.0, "count/frames": 800.0, "count/learner_steps": 7.0,
+        "rollout/episodes": 6.0, "speed/env_steps_per_second": 100.0, "train/loss": 1.5,
+        "replay/priority_max": 5.0, "rollout/return_mean": 9.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("pause", "asked"), [(0.0, 6), (60.0, 1)])

@@ -194,6 +194,17 @@ def kill_group(leader: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def rank_processes(group: int, command: bytes = b"helpers.endless_run") -> dict[int, int]:
+    """Processes of the script or command itself, by rank (Linux)."""
+    found = {}
+    for pid in process_group(group):
+        folder = Path(f"/proc/{pid}")
+        if command in (folder / "cmdline").read_bytes():
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            found[1 if b"LOCAL_RANK=1" in environment else 0] = pid
+    return found
+
+
 def environment_for_subprocess() -> dict[str, str]:
     """The environment of a script: it finds lrl and these helpers, and stays off the network."""
     root = Path(__file__).parents[2]

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.command_line import Project
@@ -15,6 +14,7 @@ from helpers.training_runs import (
     environment_for_subprocess,
     kill_group,
     process_group,
+    rank_processes,
     wait_for,
 )
 
@@ -22,17 +22,6 @@ pytestmark = [
     pytest.mark.ddp,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
-
-
-def ranks(group: int, command: bytes = b"helpers.endless_run") -> dict[int, int]:
-    """Processes of the script or command itself, by rank."""
-    found = {}
-    for pid in process_group(group):
-        folder = Path(f"/proc/{pid}")
-        if command in (folder / "cmdline").read_bytes():
-            environment = (folder / "environ").read_bytes().split(b"\0")
-            found[1 if b"LOCAL_RANK=1" in environment else 0] = pid
-    return found
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -46,7 +35,7 @@ def test_when_a_rank_is_killed_everything_ends(tmp_path, lost):
     )
     try:
         wait_for((tmp_path / "ready").exists, "the first steps", seconds=200.0)
-        found = ranks(process.pid)
+        found = rank_processes(process.pid)
         assert set(found) == {0, 1}
         os.kill(found[lost], signal.SIGKILL)
         wait_for(lambda: not process_group(process.pid), "the end of all", seconds=65.0)
@@ -70,16 +59,17 @@ def test_the_command_line_says_that_a_rank_was_lost_and_how_to_go_on(tmp_path):
     try:
         last = project.runs / "version_0" / "checkpoints" / "last.ckpt"
         wait_for(last.exists, "the first checkpoint", seconds=200.0)
-        os.kill(ranks(process.pid, b"endless.yaml")[1], signal.SIGKILL)
+        os.kill(rank_processes(process.pid, b"endless.yaml")[1], signal.SIGKILL)
         _, err = process.communicate(timeout=65.0)
     finally:
         kill_group(process.pid)
         process.wait()
     assert process.returncode == 1
     assert "Traceback" not in err
-    assert "rank 0 of 2, its actors and its time:\nactor " in err  # whose table it is
+    assert "total of 2 ranks (2 times that of rank 0, since the others could not be asked)" in err
     (line,) = (line for line in err.splitlines() if line.startswith("lrl: error: "))
     assert "another rank ended" in line
+    assert line.endswith("(rank 1 was killed by SIGKILL)")
     assert f"--ckpt_path {last.relative_to(tmp_path)}" in line
 
 

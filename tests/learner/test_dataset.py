@@ -296,6 +296,34 @@ def test_waiting_looks_at_signals_twice_a_second_and_does_not_spin():
     assert checks[-1] - checks[0] >= 0.9  # two waits of half a second
 
 
+@pytest.mark.parametrize("updates", [1, 3])
+def test_ranks_meet_once_a_training_step(updates):
+    met: list[int] = []
+    dataset = make_dataset(rows_per_wait=4, updates_per_step=updates)
+    dataset._meet = lambda: met.append(dataset.batches)
+    for _ in range(2):
+        next(dataset)
+    assert met == [0, updates]
+
+
+def test_a_rank_that_should_stop_tells_the_others_at_once():
+    """It neither starts actors nor waits for rows, and what it raises is what all of them do."""
+
+    def meet() -> None:
+        raise KeyboardInterrupt
+
+    dataset = silent_dataset(lambda: True)
+    dataset._meet = meet
+    with pytest.raises(KeyboardInterrupt):
+        next(dataset)
+    assert dataset.pool is None
+    asked = iter([False, False, True])
+    waiting = silent_dataset(lambda: next(asked))
+    waiting._meet = meet
+    with pytest.raises(KeyboardInterrupt):
+        next(waiting)
+
+
 def dead() -> None:
     raise ActorError("actor 0 failed for good")
 

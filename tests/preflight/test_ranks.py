@@ -9,7 +9,7 @@ import pytest
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from torch import distributed
 
-from lrl.preflight.ranks import check_strategy, minimum_of_ranks, sum_of_ranks
+from lrl.preflight.ranks import Ranks, check_strategy
 from lrl.types import ConfigError
 
 
@@ -41,14 +41,14 @@ def test_split_networks_and_forked_ranks_are_refused(strategy, words):
         check_strategy(trainer(strategy))
 
 
-def test_one_rank_asks_no_device():
-    """Some know no float64."""
-    alone: Any = SimpleNamespace(world_size=1)
-    assert sum_of_ranks(alone, [3, 0.5]) == [3.0, 0.5]
+def test_one_rank_asks_nobody():
+    alone = Ranks()
+    assert alone.gathered({"a": 3}) == [{"a": 3}]
+    assert (alone.minimum(0.5), alone.maximum(0.5)) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_the_smallest_of_all_ranks_is_asked_from_host_to_host(monkeypatch, tmp_path, backend):
+def test_ranks_are_asked_from_host_to_host(monkeypatch, tmp_path, backend):
     distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )
@@ -59,7 +59,8 @@ def test_the_smallest_of_all_ranks_is_asked_from_host_to_host(monkeypatch, tmp_p
         monkeypatch.setattr(
             distributed, "new_group", lambda **how: made.append(how) or new_group(**how)
         )
-        assert minimum_of_ranks()(0.1) == 0.1
+        ranks = Ranks(2)
+        assert (ranks.minimum(0.1), ranks.maximum(15)) == (0.1, 15.0)
         assert made == ([] if backend == "gloo" else [{"backend": "gloo"}])
     finally:
         distributed.destroy_process_group()

@@ -206,3 +206,25 @@ def test_a_handler_of_the_command_line_is_taken_over_and_given_back(interrupt):
     interrupt.uninstall()
     assert signal.getsignal(signal.SIGINT) == ending.handle
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_one_of_several_ranks_names_the_signal_that_asks_for_the_end(interrupt):
+    interrupt.install()
+    assert interrupt.asked == 0
+    signal.raise_signal(signal.SIGINT)
+    assert interrupt.asked == signal.SIGINT
+    interrupt.terminated = True
+    assert interrupt.asked == signal.SIGTERM
+    interrupt.install()  # the next run
+    assert interrupt.asked == 0
+
+
+def test_a_rank_to_which_sigterm_is_passed_on_never_ends_alone(interrupt, lightning, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("lrl.processes.interrupt.time.monotonic", lambda: now)
+    interrupt.watch_sigterm(SystemExit, raises=False)
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
+        now += 60.0
+    interrupt.uninstall()
+    assert len(lightning) == 2

@@ -55,7 +55,7 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.batch_size {self.batch_size} is above replay.capacity {self.capacity}"
             )
-        self._check_index()
+        check_index(self.index, self.sequences)
         if self.memory_map is not None and self.device != "cpu":
             raise ConfigError(
                 f"replay.memory_map is {self.memory_map}, but replay.device is {self.device}: "
@@ -67,11 +67,17 @@ class ReplayConfig:
                 f"{self.sampler!r}: each buffer builds a sampler of its own"
             )
 
-    def _check_index(self) -> None:
-        if self.index not in ("host", "device"):
-            raise ConfigError(f"replay.index must be 'host' or 'device', got {self.index!r}")
-        if self.index == "device" and self.sequences is not None:
-            raise ConfigError(
-                "replay.index is device, which draws single transitions, but replay.sequences is "
-                "set: set index to host"
-            )
+
+def check_index(index: str, sequences: SequenceConfig | None) -> None:
+    """Check where rows are chosen.
+
+    Raises:
+        ConfigError: There is no such place, or sequences cannot be drawn there.
+    """
+    if index not in ("host", "device"):
+        raise ConfigError(f"replay.index must be 'host' or 'device', got {index!r}")
+    if index == "device" and sequences is not None:
+        raise ConfigError(
+            "replay.index is device, which draws single transitions, but replay.sequences is set: "
+            "set index to host"
+        )

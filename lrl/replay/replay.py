@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lrl.parts.devices import usable_device
 from lrl.processes.memory import available_bytes, format_bytes
+from lrl.replay.config import check_index
 from lrl.replay.device_index import DeviceIndex, Drawing
 from lrl.replay.experience import StoredExperience
 from lrl.replay.samplers import Sampler, TrackingSampler, UniformSampler
@@ -114,6 +115,7 @@ class Replay(StoredExperience):
         check_memory(spec, capacity, num_streams, beside, device, memory_map, available)
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
+        check_index(index, sequences)
         self._index: DeviceIndex | None = None
         self._sampler = sampler if sampler is not None else UniformSampler()
         if sequences is None:

@@ -128,7 +128,7 @@ def test_a_captured_step_is_one_launch_and_learns_the_same(
         assert counted(step) == {"to_device": updates, "to_host": updates + 1, "wait": updates + 1}
         launches = Counter(note.what for note in step if note.kind == "kernel")
         assert launches["graph"] == updates
-        assert launches.total() < 25 * updates
+        assert launches.total() <= 8 * updates + 3  # priorities are joined, the target may move
 
 
 def test_rows_of_a_replay_on_the_gpu_go_there_once(tmp_path: Path):

@@ -13,15 +13,18 @@ from typing import Any
 
 _GOAL = 18.0
 _BEGIN, _END = "<!-- gpu -->", "<!-- end of gpu -->"
+_WAITS = "The wait is for the look for NaN of two learner steps before, which has long arrived."
 _UNITS = {"ms": "ms an update", "launches": "launches", "waits": "waits"}
 
 
 def collect(folder: Path) -> dict[str, Any]:
     """Return the figures of the files that a run of the script left; none of a failed stage."""
-    gpu, torch = (folder / "machine.txt").read_text().splitlines()[:2]
+    gpu, *_, torch = (folder / "machine.txt").read_text().splitlines()
     found: dict[str, Any] = {"gpu": gpu.split(",")[0], "torch": torch}
     tests = folder / "tests.txt"
     said = tests.read_text() if tests.exists() else ""
+    of = folder / "tests_of.txt"
+    found["tests_of"] = of.read_text().split() if of.exists() else []
     found["tests"] = next(iter(re.findall(r"\d+ (?:passed|failed).* in .*s", said)), None)
     for name in ("ladder", "speed"):
         path = folder / f"{name}.json"
@@ -31,17 +34,19 @@ def collect(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _pong(metrics: Path, summary: Path) -> dict[str, Any]:
+def _pong(metrics: Path, summary: Path) -> dict[str, Any] | None:
     with metrics.open(newline="") as file:
         rows = list(csv.DictReader(file))
     seconds, before, at = 0.0, 0.0, {0: 0.0}
     for row in rows:
-        if speed := row["speed/learner_steps_per_second"]:
+        if speed := row.get("speed/learner_steps_per_second"):
             step = float(row["step"])
             seconds += (step - before) / float(speed)
             before, at[int(step)] = step, seconds
     whole = json.loads(summary.read_text())
-    logged = [row for row in rows if row["speed/learner_steps_per_second"]]
+    logged = [row for row in rows if row.get("speed/learner_steps_per_second")]
+    if not logged:
+        return None
     logged = logged[len(logged) // 2 :]
     return {
         "evaluations": [
@@ -51,7 +56,7 @@ def _pong(metrics: Path, summary: Path) -> dict[str, Any]:
                 "return": float(row["eval/return_mean"]),
             }
             for row in rows
-            if row["eval/return_mean"]
+            if row.get("eval/return_mean")
         ],
         "learner_steps_per_second": median(
             float(r["speed/learner_steps_per_second"]) for r in logged
@@ -61,6 +66,7 @@ def _pong(metrics: Path, summary: Path) -> dict[str, Any]:
         "training_seconds": round(seconds, 1),
         "seconds": round(whole["seconds"], 1),
         "best": whole["best_return_mean"],
+        "outcome": whole["outcome"],
     }
 
 
@@ -74,9 +80,10 @@ def section(found: dict[str, Any]) -> str:
         "",
     ]
     if found["tests"]:
-        lines += [f"Tests marked `gpu`: {found['tests']}.", ""]
+        of = ", ".join(f"`{name}`" for name in found["tests_of"]) or "all that are marked `gpu`"
+        lines += [f"Tests ({of}): {found['tests']}.", ""]
     if found["ladder"]:
-        lines += [*_ladder(found["ladder"]["measurements"]), ""]
+        lines += [*_ladder(found["ladder"]["measurements"]), "", _WAITS, ""]
     if found["pong"]:
         lines += [*_of_pong(found["pong"]), ""]
     return "\n".join(lines)
@@ -101,6 +108,8 @@ def _ladder(measurements: Sequence[dict[str, Any]]) -> list[str]:
 def _of_pong(pong: dict[str, Any]) -> list[str]:
     evaluations = pong["evaluations"]
     first = next((each for each in evaluations if each["return"] >= _GOAL), None)
+    if not evaluations:
+        return ["No evaluation of Pong ended."]
     curve = ", ".join(f"{e['return']:.1f} ({e['seconds']:.0f} s)" for e in evaluations)
     reached = (
         f"the first of {_GOAL:.0f} or more was {first['return']:.1f}, by weights that were "
@@ -110,8 +119,9 @@ def _of_pong(pong: dict[str, Any]) -> list[str]:
     )
     steps, frames = pong["learner_steps_per_second"], pong["frames_per_second"]
     return [
-        "Pong from pixels, one seed: `pong_laptop` with `system/gpu_16_cores`, `system/captured`",
-        f"and `replay.index: device`: {pong['learner_steps']:,} learner steps in",
+        "Pong from pixels, one seed: `pong_laptop` without its early stopping, with",
+        "`system/gpu_16_cores`, `system/captured`, four updates a step and `replay.index: device`:",
+        f"{pong['learner_steps']:,} learner steps in",
         f"{pong['training_seconds']:.0f} s of training (the run: {pong['seconds']:.0f} s), in the",
         f"median {steps:,.0f} learner steps and {frames:,.0f} frames a second, prioritised.",
         f"Mean returns of ten games, and how long the weights had learnt: {curve}; {reached}.",

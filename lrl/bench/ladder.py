@@ -1,4 +1,4 @@
-"""What an update costs on a device, with one setting more at a time, and what its host does for it.
+"""What an update costs by optimizer, precision and updater, and what the host does for it on a GPU.
 
 Every side is Lightning's Trainer around lrl's module, on batches of noise that lie on the device
 already. Sides are measured one after another; on a GPU a window ends when all its work is done.
@@ -71,7 +71,7 @@ class _Windows:
     milliseconds: list[float] = field(default_factory=list)
     """Of an update, in each round."""
     host_calls: dict[str, float] = field(default_factory=dict)
-    """In an update, by the keys of `_HOST_CALLS`; and milliseconds in which the GPU works."""
+    """In an update, by the keys of `_HOST_CALLS`; and `ms of GPU`, in which it works."""
 
     def __iter__(self) -> Iterator[Any]:
         batches = itertools.cycle(self.batches)
@@ -126,9 +126,9 @@ def measure(
     section = f"{name}, batch {WORKLOADS[name].batch_size}"
     times = {label: windows.milliseconds for label, windows in found.items()}
     measurements = compared(section, "ms", times, next(iter(times), None))
-    for what in ("GPU works", *_HOST_CALLS):
+    for what in ("ms of GPU", *_HOST_CALLS):
         measurements += [
-            Measurement(section, label, "ms of GPU" if what == "GPU works" else what, (value,))
+            Measurement(section, label, what, (value,))
             for label, windows in found.items()
             if (value := windows.host_calls.get(what)) is not None
         ]
@@ -146,6 +146,7 @@ def _remarked(remarks: list[str], label: str) -> Iterator[None]:
 
 def _measured(name: str, side: Side, device: str, updates: int, rounds: int) -> _Windows:
     workload = WORKLOADS[name]
+    torch.compiler.reset()  # all networks share the code that is compiled, eight times at most
     torch.manual_seed(0)
     module = DQN(
         workload.encoder,
@@ -159,8 +160,13 @@ def _measured(name: str, side: Side, device: str, updates: int, rounds: int) -> 
     )
     batches = [make_batch(workload, seed).to(device) for seed in range(_BATCHES)]
     windows = _Windows(batches, side, updates, rounds)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # its lines divide the tables
-    trainer = L.Trainer(
+    with _quiet():
+        _trainer(side, device).fit(module, train_dataloaders=windows)
+    return windows
+
+
+def _trainer(side: Side, device: str) -> L.Trainer:
+    return L.Trainer(
         accelerator="gpu" if device == "cuda" else "cpu",
         devices=1,
         precision="bf16-mixed" if side.bf16 else "32-true",
@@ -173,10 +179,20 @@ def _measured(name: str, side: Side, device: str, updates: int, rounds: int) -> 
         enable_model_summary=False,
         log_every_n_steps=1_000_000,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer.fit(module, train_dataloaders=windows)
-    return windows
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out Lightning's lines, which would divide the tables."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _counted(profile: Any, updates: int) -> dict[str, float]:
@@ -191,4 +207,4 @@ def _counted(profile: Any, updates: int) -> dict[str, float]:
     on_gpu = [
         e for e in events if str(e.device_type).endswith("CUDA") and not e.key.startswith(ranges)
     ]
-    return {"GPU works": sum(e.self_device_time_total for e in on_gpu) / 1e3 / updates, **counts}
+    return {"ms of GPU": sum(e.self_device_time_total for e in on_gpu) / 1e3 / updates, **counts}

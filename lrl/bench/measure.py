@@ -100,7 +100,7 @@ def machine() -> dict[str, Any]:
 def write(
     path: Path,
     measurements: Sequence[Measurement],
-    settings: Mapping[str, float] | None = None,
+    settings: Mapping[str, Any] | None = None,
     remarks: Sequence[str] = (),
 ) -> None:
     """Write measurements as JSON, with the machine, how it was measured and what was remarked."""

@@ -38,7 +38,7 @@ DEVICES = {
     "cpu": ["--trainer.accelerator", "cpu"],
     "cuda": [
         "--trainer.accelerator", "gpu", "--trainer.devices", "1",
-        "--trainer.precision", "bf16-mixed", "--data.replay.device", "cuda",
+        "--data.replay.device", "cuda",
         "--model.updater", "captured", "--model.updates_per_step", "8",
         "--model.optimizer", "torch.optim.Adam", "--model.optimizer.fused", "true",
     ],
@@ -92,9 +92,9 @@ def bench(
         rounds: Runs of each side, and windows of updates.
         seconds: Length of a run, of which about five are its start.
         device: Where it learns.
-        updates: Networks whose updates are measured first, with one setting more at a time, and on
-            `cuda` what the host calls and waits for in them: '[mlp, nature]', say. All on `cuda`
-            and none on `cpu` by default.
+        updates: Networks whose updates are measured first, by optimizer, precision and updater; on
+            `cuda` also what the host calls and waits for in them. A list: '[mlp, nature]', say;
+            by default all on `cuda` and none on `cpu`.
         json: A file that also takes the figures.
 
     Raises:
@@ -116,7 +116,7 @@ def bench(
         raise ConfigError(f"--json {json}: there is no folder {json.parent}")
     if json is not None and json.is_dir():
         raise ConfigError(f"--json {str(json)!r} is a folder: name a file in it")
-    settings = {"rounds": rounds, "seconds": seconds}
+    settings = {"device": device, "rounds": rounds, "seconds": seconds}
     print(", ".join(f"{name} {value}" for name, value in {**machine(), **settings}.items()))
     found: list[Measurement] = []
     remarks: list[str] = []
@@ -157,7 +157,7 @@ def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cp
                 "--trainer.max_steps", "100000000",
                 "--trainer.max_time", f"00:00:{minutes:02d}:{rest:02d}",
                 "--trainer.limit_train_batches", "1000",
-                "--trainer.log_every_n_steps", "40",
+                "--trainer.log_every_n_steps", "40" if device == "cpu" else "400",
                 "--trainer.enable_progress_bar", "false",
                 "--actor_learner.eval_period_learner_steps", "0",
                 "--actor_learner.save_period_learner_steps", "0",

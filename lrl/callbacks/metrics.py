@@ -92,9 +92,9 @@ def _reporting_failures(logger: Logger) -> Iterator[None]:
 class Throughput(L.Callback):
     """Write all metrics every `log_every_n_steps` learner steps, and touch nothing in between.
 
-    Of several ranks, counts and env steps per second are sums, `*_max` is the largest, and all else
-    is the mean of those that have it. Time in which training stopped for an evaluation or a film is
-    in no speed and in no share of time.
+    Of several ranks, counts (but of learner steps) and env steps per second are sums, `*_max` is
+    the largest, and all else is the mean of those that have it. Time in which training stopped for
+    an evaluation or a film is in no speed and in no share of time.
 
     Attributes:
         optimise_seconds: Time of all updates of this session.
@@ -141,7 +141,8 @@ class Throughput(L.Callback):
         if stepped and is_logging_step(trainer, step):
             for guard in self._guards:  # it has more to say of a NaN than an index on the device
                 guard.check_pending(step)
-            own = self._collect(trainer, pl_module)
+            collected = self._collect(trainer, pl_module)
+            own = {name: float(value) for name, value in collected.items()}
             self.latest = of_all_ranks(datamodule_of(trainer).ranks.gathered(own))
             log_metrics(trainer, self.latest)
 

@@ -127,7 +127,7 @@ class RunSummary(L.Callback):
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)
         table = actor_table([_actors(report) for report in reports])
-        if len(reports) < trainer.world_size:
+        if table and len(reports) < trainer.world_size:
             table = f"rank 0 of {trainer.world_size}, its actors and its time:\n{table}"
         lines = [table, totals(summary), self.verdict]
         rank_zero_info("\n".join(line for line in lines if line))

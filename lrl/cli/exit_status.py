@@ -97,9 +97,8 @@ class Outcome(L.Callback):
     def exit_code(self) -> int:
         """Say what stopped the run; an exit that its environment asked for is not one of ours."""
         error = self.exception
-        is_told = (
-            self.trains and getattr(rank_zero_only, "rank", 0) != 0
-        )  # by the first of several ranks
+        # The first of several ranks says it.
+        is_told = self.trains and getattr(rank_zero_only, "rank", 0) != 0
         if isinstance(error, KeyboardInterrupt):
             return ending.report(signal.SIGINT, is_told=is_told)
         if isinstance(error, (SIGTERMException, StoppedError)):

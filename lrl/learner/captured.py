@@ -63,7 +63,8 @@ class CapturedUpdater(EagerUpdater):
 
     What is learnt is what `EagerUpdater` learns from the same batches, asked one by one. Steps
     that are logged are not repeated but made anew, and so are the first ones. A step is recorded
-    again when a setting of the optimizer changed, but for the learning rate, which is in a tensor.
+    again when a setting of the optimizer changed, but for the learning rate, which is in a tensor,
+    and with an index on the device when `n_step` did.
 
     Args:
         agent: The module, whose optimizer is a fused Adam or AdamW: it counts its steps in tensors.
@@ -89,9 +90,10 @@ class CapturedUpdater(EagerUpdater):
 
     def _learn(self, batch: AnyBatch) -> Losses:
         columns = {name: c for name, c in batch.columns().items() if name != "keys"}
-        layout = tuple((name, c.shape, c.stride(), c.dtype) for name, c in columns.items())
         if isinstance(batch, Drawing):
-            layout = (batch.batch_size, batch.index.layout)
+            layout: Any = batch.index.layout
+        else:
+            layout = tuple((name, c.shape, c.stride(), c.dtype) for name, c in columns.items())
         self._look_at_settings()
         is_full = layout not in self._recorded and len(self._recorded) == _MOST_RECORDED
         if self._eager_steps or self._agent.is_measured() or is_full:

@@ -25,11 +25,13 @@ def test_the_docs_say_what_was_measured():
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "machine.txt").write_text("Some GPU, 580.1, 80 GiB\n2.11.0\n")
+    (tmp_path / "machine.txt").write_text(2 * "Some GPU, 580.1, 80 GiB\n" + "2.11.0\n")
     (tmp_path / "tests.txt").write_text(".....\n5 passed, 1 skipped in 9.50s\n")
     rows = ["500,250,4000,", "1000,500,6000,", "500,,,-3.5", "1500,500,8000,", "1500,,,18.5"]
     (tmp_path / "metrics.csv").write_text("\n".join([COLUMNS, *rows]))
-    summary = {"learner_steps": 1500, "seconds": 6.5, "best_return_mean": 18.5}
+    summary = {
+        "learner_steps": 1500, "seconds": 6.5, "best_return_mean": 18.5, "outcome": "finished"
+    }  # fmt: skip
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
@@ -46,6 +48,15 @@ def test_the_age_of_weights_is_how_long_they_had_learnt(folder: Path):
     assert "the first of 18 or more was 18.5, by weights that were 4 s old" in text
     (folder / "metrics.csv").write_text(f"{COLUMNS}\n500,250,4000,\n500,,,17.9")
     assert "none reached 18" in section(collect(folder))
+
+
+def test_a_run_that_ended_early_has_what_it_had(folder: Path):
+    early = COLUMNS.removesuffix(",eval/return_mean")
+    (folder / "metrics.csv").write_text(f"{early}\n500,250,4000")
+    assert "No evaluation of Pong ended." in section(collect(folder))
+    (folder / "metrics.csv").write_text("step,train/lr\n500,0.1")
+    assert collect(folder)["pong"] is None
+    assert "5 passed" in section(collect(folder))
 
 
 def test_a_stage_that_failed_is_left_out(folder: Path):

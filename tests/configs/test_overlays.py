@@ -141,6 +141,19 @@ def test_no_recipe_sets_what_would_do_nothing(recipe: Path, overlay: str | None)
         assert callback.get("sync_period_learner_steps", DEFAULT_SYNC_PERIOD) == DEFAULT_SYNC_PERIOD
 
 
+@pytest.mark.parametrize(
+    "recipe", sorted({*RECIPES, *(CONFIGS / "algo").glob("*.yaml")}), ids=lambda path: path.stem
+)
+def test_periods_are_multiples_of_captured_updates(recipe: Path):
+    captured = CONFIGS / "system/captured.yaml"
+    updates = section([captured], "model")["updates_per_step"]
+    trainer, callback = section([recipe], "trainer"), section([recipe], "actor_learner")
+    periods = [trainer.get("max_steps", 0), trainer.get("log_every_n_steps", 0)]
+    periods += [value for name, value in callback.items() if name.endswith("_learner_steps")]
+    odd = [period for period in periods if period % updates]
+    assert odd == ([1] if recipe.stem == "data_efficient_rainbow" else [])
+
+
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
 
 

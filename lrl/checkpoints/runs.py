@@ -99,7 +99,7 @@ def _first_whole(files: Sequence[Path]) -> Path:
     """Return the first file that can be used, with a warning if it is not the first of all."""
     try:
         newest = _read(files[0])
-        problem = _missing_replay(files[0], newest)
+        problem = missing_replay(files[0], newest)
         if not problem:
             return files[0]
     except CheckpointError as error:
@@ -114,18 +114,18 @@ def _first_whole(files: Sequence[Path]) -> Path:
             content = _read(file)
             learner_step = content["global_step"]
             is_earlier = learner_step <= newest["global_step"]  # else it is of another training
-            if is_earlier and _saved_replay(content) and not _missing_replay(file, content):
+            if is_earlier and saved_replay_of(content) and not missing_replay(file, content):
                 _log.warning("%s: %s is used, of learner step %d", problem, file, learner_step)
                 return file
     return files[0]  # its replay is filled again, which the run says
 
 
-def _missing_replay(path: Path, content: Mapping[str, Any]) -> str:
+def missing_replay(path: Path, content: Mapping[str, Any]) -> str:
     """Say that the replay which was saved with a checkpoint is not there; "" if it is, or none was.
 
     One that was killed while it wrote its replay has left none.
     """
-    saved_id = _saved_replay(content)
+    saved_id = saved_replay_of(content)
     if not saved_id:
         return ""
     manifest = replay_folder(path.parent) / manifest_name(content["global_step"])
@@ -137,13 +137,18 @@ def _missing_replay(path: Path, content: Mapping[str, Any]) -> str:
     return f"the replay of {path} was not written to its end"
 
 
-def _saved_replay(content: Mapping[str, Any]) -> str:
+def saved_replay_of(content: Mapping[str, Any]) -> str:
     """Return the name of the replay that was saved with a checkpoint, "" if none was."""
+    return dataset_state(content).get("saved_replay", "")
+
+
+def dataset_state(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of the run's dataset in a checkpoint; empty if it has none of lrl's."""
     try:
         (dataset,) = content["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-        return dataset["saved_replay"]
     except (KeyError, TypeError, ValueError):
-        return ""
+        return {}
+    return dataset if isinstance(dataset, Mapping) else {}
 
 
 def _read(path: Path | str) -> Mapping[str, Any]:

@@ -29,9 +29,10 @@ COMMANDS = {
     "validate": Command("play the evaluation episodes of training"),
     "test": Command("play episodes of other seeds, and print the score"),
     "evaluate": Command("score checkpoints, with statistics and files", "lrl.report.evaluate"),
+    "inspect": Command("tell what a checkpoint holds", "lrl.report.contents"),
     "play": Command("film the agent of a checkpoint", "lrl.video.play"),
     "recipes": Command("list, show or copy the recipes that come with lrl"),
-    "doctor": Command("tell what an agent would make a GPU wait for", "lrl.doctor.gpu_ready"),
+    "doctor": Command("tell what suits this machine, or an agent on a GPU", "lrl.doctor.command"),
     "bench": Command("measure training on this machine", "lrl.bench.training"),
 }
 _HABITS = {  # names that other libraries have
@@ -43,6 +44,8 @@ _HABITS = {  # names that other libraries have
     "score": "evaluate",
     "predict": "evaluate",
     "enjoy": "play",
+    "info": "inspect",
+    "show": "inspect",
     "render": "play",
     "watch": "play",
     "configs": "recipes",

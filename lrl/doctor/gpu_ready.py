@@ -1,4 +1,4 @@
-"""Whether the learner steps of an agent would wait for a GPU: `lrl doctor`."""
+"""Whether the learner steps of an agent would wait for a GPU: `lrl doctor --gpu_ready`."""
 
 from __future__ import annotations
 
@@ -73,17 +73,16 @@ def notes_of_steps(
     return [gpu.notes[begin:end] for begin, end in list(pairwise(ends))[_FIRST:]]
 
 
-def doctor(gpu_ready: str, env: str = "CartPole-v1", learner_steps: int = 16) -> None:
-    """Tell what the learner steps of an agent would wait for on a GPU; none is needed.
-
-    A class of yours learns for some steps on a GPU that is pretended on the CPU, which notes what
-    the host reads from it, and refuses tensors that were left on the host. How long anything takes
-    it cannot know.
+def look_at(gpu_ready: str, env: str, learner_steps: int) -> None:
+    """Tell what the learner steps of a class would wait for on a GPU; none is needed.
 
     Args:
-        gpu_ready: The class, such as my_module.MyAgent; its settings are its defaults.
+        gpu_ready: The class's path.
         env: An environment that it can learn in.
         learner_steps: How many steps it learns.
+
+    Raises:
+        ConfigError: It is no agent, waits for the GPU, or cannot learn there.
     """
     module = _built(gpu_ready)
     if learner_steps <= _FIRST + 1:

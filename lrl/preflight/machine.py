@@ -120,7 +120,7 @@ def descriptors_needed(actors: ActorConfig, inference: InferenceConfig | None) -
 
 
 def _check_descriptors(actors: ActorConfig, inference: InferenceConfig | None) -> None:
-    limit = _descriptor_limit()
+    limit = descriptor_limit()
     if limit is None or actors.num_actors == 0:
         return
     needed = sum(1 for _ in Path("/dev/fd").iterdir()) + descriptors_needed(actors, inference)
@@ -131,7 +131,8 @@ def _check_descriptors(actors: ActorConfig, inference: InferenceConfig | None) -
         )
 
 
-def _descriptor_limit() -> int | None:
+def descriptor_limit() -> int | None:
+    """Return how many files this process may have open; None if nothing says or limits it."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -213,15 +214,21 @@ def check_compiler(device: torch.device) -> None:
     Raises:
         ConfigError: There is no compiler for a learner on a CPU.
     """
-    compiler = os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
-    if device.type == "cpu" and (fault := _fault_of(compiler)):
+    if device.type == "cpu" and (fault := compiler_fault()):
         raise ConfigError(
             f"model.updater is compiled, but {fault}: install one, name another in the "
             "environment variable CXX, or set it to eager"
         )
 
 
-def _fault_of(compiler: str) -> str | None:
+def compiler_name() -> str:
+    """Return the C++ compiler that torch would take."""
+    return os.environ.get("CXX") or _COMPILERS.get(sys.platform, "g++")
+
+
+def compiler_fault() -> str | None:
+    """Say what is wrong with the C++ compiler; None if nothing is."""
+    compiler = compiler_name()
     if not shutil.which(compiler):
         return f"there is no C++ compiler {compiler}"
     if sys.platform == "win32":  # whose compiler knows no --version

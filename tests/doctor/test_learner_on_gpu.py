@@ -15,7 +15,8 @@ from helpers.heads import HEADS
 from helpers.training_runs import AfterEachStep, Run, make_run, quiet, small_agent, small_data
 
 from lrl import DQN, ActorLearnerCallback, EnvConfig, ReplayConfig
-from lrl.doctor.gpu_ready import doctor, notes_of_steps
+from lrl.doctor.command import doctor
+from lrl.doctor.gpu_ready import notes_of_steps
 from lrl.doctor.pretended_gpu import Note
 from lrl.learner.bootstrap import DoubleBootstrap, MaxBootstrap, MunchausenBootstrap
 from lrl.learner.updater import Losses

@@ -163,18 +163,18 @@ def test_a_system_that_does_not_say_is_believed(monkeypatch):
 
 
 def test_too_few_files_are_told_with_the_number_that_is_needed(monkeypatch):
-    monkeypatch.setattr(machine, "_descriptor_limit", lambda: 256)
+    monkeypatch.setattr(machine, "descriptor_limit", lambda: 256)
     check(8)
     with pytest.raises(ConfigError, match=r"num_actors 32 needs up to (\d+) open files") as caught:
         check(32)
     needed = int(re.findall(r"ulimit -n (\d+)", str(caught.value))[0])
     assert needed > 32 * DESCRIPTORS_PER_ACTOR
-    monkeypatch.setattr(machine, "_descriptor_limit", lambda: needed)
+    monkeypatch.setattr(machine, "descriptor_limit", lambda: needed)
     check(32)
 
 
 def test_synchronous_runs_need_no_files(monkeypatch):
-    monkeypatch.setattr(machine, "_descriptor_limit", lambda: 10)
+    monkeypatch.setattr(machine, "descriptor_limit", lambda: 10)
     check(0)
 
 
@@ -207,7 +207,7 @@ def test_an_actor_takes_the_files_that_are_said():
 @pytest.mark.parametrize(("num_actors", "said"), [(64, True), (2, False)])
 def test_more_actors_than_cores_are_worth_a_warning(monkeypatch, caplog, num_actors, said):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(machine, "_descriptor_limit", lambda: None)
+    monkeypatch.setattr(machine, "descriptor_limit", lambda: None)
     with caplog.at_level(logging.WARNING):
         check(num_actors)
     assert ("64 actors on 2 cores take turns" in caplog.text) == said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,15 @@ def test_another_environment_than_that_of_training_is_named(tmp_path):
     torch.save(content, path)
     with pytest.raises(ConfigError, match=r"observation_shape \(6,\) instead of \(4,\)"):
         lrl.load_policy(path).make_env()
+
+
+def test_the_example_plays(tmp_path, monkeypatch, capsys):
+    path = untrained(tmp_path, EnvConfig("lrl/Recall-v0"), core=LSTMCore)
+    monkeypatch.setattr(sys, "argv", ["play_on.py", str(path), "--episodes", "2"])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples/play_on.py"), run_name="__main__")
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "episode 0", "episode 1"
+    ]  # fmt: skip
 
 
 def test_a_file_that_is_no_checkpoint_is_named(tmp_path):

@@ -7,6 +7,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,11 @@ def _writer_for(
         )
     if path.suffix == ".onnx":
         try:
-            import onnxruntime  # noqa: F401 (before a checkpoint is loaded for nothing)
-            import onnxscript  # noqa: F401
+            for module in (
+                "onnxruntime",
+                "onnxscript",
+            ):  # before a checkpoint is loaded for nothing
+                import_module(module)
         except ImportError as error:
             raise ConfigError(
                 f"output {str(path)!r}: ONNX needs an extra, pip install 'lrl[onnx]'; .pt2 needs "
@@ -116,8 +120,6 @@ def _as_pt2(program: torch.export.ExportedProgram, spec: EnvSpec) -> _Written:
 
 
 def _as_onnx(program: torch.export.ExportedProgram, spec: EnvSpec) -> _Written:
-    import onnxruntime
-
     names = [[port.name for port in ports] for ports in (inputs_of(spec), outputs_of(spec))]
     log = logging.getLogger("torch.onnx")
     level = log.level
@@ -132,7 +134,8 @@ def _as_onnx(program: torch.export.ExportedProgram, spec: EnvSpec) -> _Written:
         log.setLevel(level)
     assert converted is not None
     content = converted.model_proto.SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    runtime = import_module("onnxruntime")
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         given = {name: tensor.numpy() for name, tensor in zip(names[0], inputs, strict=True)}

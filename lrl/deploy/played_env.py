@@ -101,4 +101,5 @@ def _leaf_space(column: Column) -> Space:
 
 
 def _action_space(spec: ActionSpec) -> Space:
-    return Discrete(spec.branches[0]) if len(spec.branches) == 1 else MultiDiscrete(spec.branches)
+    branches = list(spec.branches)
+    return Discrete(branches[0]) if len(branches) == 1 else MultiDiscrete(branches)

@@ -77,7 +77,7 @@ def test_a_batch_gets_what_each_of_it_gets(tmp_path, name: str):
     policy = policy_of(tmp_path, env_config, **settings)
     env = policy.make_env()
     pairs = [env.reset(seed=seed) for seed in range(5)]
-    masks = [info.get("action_mask") for _, info in pairs]
+    masks: list[Any] = [info.get("action_mask") for _, info in pairs]
     rows = [row for row, _ in pairs]
     batch = {n: np.stack([r[n] for r in rows]) for n in rows[0]} if isinstance(
         rows[0], dict) else np.stack(rows)  # fmt: skip
@@ -126,7 +126,7 @@ def test_the_state_is_forgotten_where_an_episode_starts(tmp_path):
 def test_nested_observations_may_come_as_they_are_or_by_leaves(tmp_path):
     env = EnvConfig(factory="helpers.dict_envs.NestedLedger")
     policy = policy_of(tmp_path, env, encoder=MultiEncoder)
-    raw, _ = NestedLedger().reset(seed=0)
+    raw: Any = NestedLedger().reset(seed=0)[0]
     raw["moods"] = (raw["moods"][0] - 5, raw["moods"][1])  # numbered from 0
     raw["moods"][1]["digits"] = raw["moods"][1]["digits"] - np.array([[1, 0], [-3, 2]])
     leaves, _ = policy.make_env().reset(seed=0)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lrl.callbacks import ActorLearnerCallback as ActorLearnerCallback
     from lrl.callbacks import RLProgressBar as RLProgressBar
     from lrl.cluster.config import ClusterConfig as ClusterConfig
+    from lrl.deploy.policy import load_policy as load_policy
     from lrl.envs import AtariConfig as AtariConfig
     from lrl.envs import EnvConfig as EnvConfig
     from lrl.evaluation.episodes import EvaluationConfig as EvaluationConfig
@@ -42,6 +43,7 @@ _HOMES = {
     "ReplayDataModule": "lrl.learner",
     "ReplayDataset": "lrl.learner",
     "SequenceConfig": "lrl.replay",
+    "load_policy": "lrl.deploy.policy",
 }
 __all__ = [
     "DQN",
@@ -60,6 +62,7 @@ __all__ = [
     "ReplayDataset",
     "SequenceConfig",
     "__version__",
+    "load_policy",
 ]
 
 

@@ -127,6 +127,7 @@ def test_the_readme_yaml_names_parts_that_exist():
         "docs/algorithms.md",
         "docs/environments.md",
         "docs/evaluation.md",
+        "docs/deploy.md",
         "docs/video.md",
         "docs/modes.md",
         "docs/reliability.md",

@@ -61,7 +61,8 @@ class AfterEachStep(L.Callback):
 
 def small_agent(**settings: Any) -> DQN:
     encoder = functools.partial(MLPEncoder, hidden_sizes=(16,))
-    return DQN(encoder=encoder, **{"target_update_period_learner_steps": 10, **settings})
+    defaults = {"encoder": encoder, "target_update_period_learner_steps": 10}
+    return DQN(**{**defaults, **settings})
 
 
 def small_data(env_id: str = "lrl/Identity-v0", **settings: Any) -> ReplayDataModule:

@@ -136,7 +136,7 @@ def test_nested_observations_may_come_as_they_are_or_by_leaves(tmp_path):
 def test_observations_may_be_read_only_reversed_or_lists(tmp_path):
     policy = policy_of(tmp_path, "lrl/Identity-v0")
     rows = np.eye(4, dtype=np.float32)
-    rows.flags.writeable = False
+    rows.setflags(write=False)
     expected, _ = policy.predict(rows)
     np.testing.assert_array_equal(policy.predict(rows[::-1])[0], expected[::-1])
     np.testing.assert_array_equal(policy.predict(rows.tolist())[0], expected)

@@ -31,8 +31,7 @@ def advice(machine: Machine, speeds: Speeds | None) -> Iterator[str]:
     else:
         yield _for_cores(machine.cores)
         yield (
-            "small networks with Adam: --config recipe:system/captured (not for recurrent "
-            "networks; periods must be multiples of 4)"
+            "small networks with Adam: --config recipe:system/captured (not for recurrent networks)"
         )
     yield "cheap environments such as CartPole: lrl fit --config recipe:cartpole_sync"
     if speeds is not None and not machine.gpus:

@@ -89,7 +89,7 @@ def test_the_saved_configuration_is_complete_and_loggers_get_it_flattened(fitted
     config = yaml.safe_load((fitted.folder / "config.yaml").read_text())
     assert config["data"]["replay"] == {
         "capacity": 2000, "batch_size": 12, "n_step": 5, "gamma": 0.995, "device": "cpu",
-        "memory_map": None, "sequences": None,
+        "index": "host", "memory_map": None, "sequences": None,
         "sampler": {"class_path": "lrl.replay.UniformSampler"},
     }  # fmt: skip
     assert config["model"]["bootstrap"]["class_path"] == "lrl.learner.DoubleBootstrap"

@@ -22,7 +22,6 @@ from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.guard import NonFiniteLossError
-from lrl.callbacks.metrics import log_configuration
 from lrl.checkpoints.files import SaveError
 from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.checkpoints.stamp import flatten
@@ -40,6 +39,7 @@ from lrl.preflight.rank_watch import rank_watch
 from lrl.preflight.ranks import default_devices, is_lost_connection
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
+from lrl.report.loggers import log_configuration, name_run
 from lrl.report.scores import describe
 from lrl.types import ConfigError
 
@@ -237,6 +237,8 @@ class LrlCLI(LightningCLI):
         check_ranks(trainer)
         if is_fit and given is not None:
             for logger in trainer.loggers:
+                if self.outcome.folder is not None:
+                    name_run(logger, "/".join(self.outcome.folder.parts[-2:]))
                 _open(logger)
         return trainer
 

@@ -227,10 +227,10 @@ class LrlCLI(LightningCLI):
         given = built["logger"]
         is_fit = self.subcommand == "fit"
         settings = self._get(self.config, "trainer")
-        if given is None and not settings["fast_dev_run"]:
-            kwargs["logger"] = self._new_loggers() if is_fit else False
-        elif is_fit and not settings["fast_dev_run"] and (loggers := _without_folder(given)):
-            kwargs["logger"] = [*self._new_loggers()[1:], *loggers]
+        if is_fit and not settings["fast_dev_run"]:
+            kwargs |= self._place(given, settings["default_root_dir"])
+        elif given is None and not settings["fast_dev_run"]:
+            kwargs["logger"] = False
         with refusals_named(settings):
             trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)  # here, since a rank is too late for it
@@ -242,7 +242,21 @@ class LrlCLI(LightningCLI):
                 _open(logger)
         return trainer
 
+    def _place(self, given: Any, root: str | None) -> dict[str, Any]:
+        """Return arguments of the Trainer by which a run has a folder, whatever loggers it has."""
+        if given is None or given is True:
+            return {"logger": self._new_loggers()}
+        if not given:
+            return {"default_root_dir": root or str(self._new_folder())}
+        loggers = _without_folder(given)
+        return {"logger": [*self._new_loggers()[1:], *loggers]} if loggers else {}
+
     def _new_loggers(self) -> list[Logger]:
+        folder = self._new_folder()
+        place = str(folder.parents[1]), folder.parent.name, folder.name
+        return [TensorBoardLogger(*place), CSVLogger(*place)]
+
+    def _new_folder(self) -> Path:
         runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))
         if getattr(rank_zero_only, "rank", 0) == 0:
             with ending.held():
@@ -252,7 +266,7 @@ class LrlCLI(LightningCLI):
         else:  # Lightning asks rank 0 for the folder
             existing = versions(Path(runs), name)
             version = existing[-1].name if existing else "version_0"
-        return [TensorBoardLogger(runs, name, version), CSVLogger(runs, name, version)]
+        return Path(runs, name, version)
 
     def after_fit(self) -> None:
         """Say what was reached and what to do next."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers.training_runs import environment_for_subprocess
+from helpers.training_runs import environment_for_subprocess, processes_of, wait_for
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples/notebooks").glob("*.ipynb"))
-FEWER_STEPS = "max_steps = 200"
+FEWER_STEPS = "max_steps = 100"
 
 
 def test_there_is_one_for_each_way_of_acting():
@@ -38,11 +38,13 @@ def test_a_notebook_runs_from_its_first_cell_to_its_last(
 
     for name, value in environment_for_subprocess().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NOTEBOOK_IN", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         cell.source = re.sub(r"max_steps = 5000", FEWER_STEPS, cell.source)
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=280, resources=resources).execute()
+    wait_for(lambda: processes_of(f"NOTEBOOK_IN={tmp_path}") == [], "the end of all", 20.0)
     (tmp_path / "executed.ipynb").write_text(nbformat.writes(notebook))
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     text = "".join(output.text for output in outputs if output.output_type == "stream")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from helpers.training_runs import environment_for_subprocess, quiet, wait_for
+from helpers.training_runs import environment_for_subprocess, processes_of, quiet, wait_for
 
 pytestmark = [pytest.mark.slow, *quiet]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -70,16 +69,6 @@ def test_a_trial_of_optuna_that_is_pruned_stops_its_actors(tmp_path, monkeypatch
     assert outcomes == ["finished", "ended by TrialPruned"]
 
 
-def processes_of(mark: str) -> list[Path]:
-    """Return the processes that have a text in their environment, Ray's own and actors of lrl's."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in (process / "environ").read_bytes():
-                found.append(process)
-    return found
-
-
 def test_a_trial_of_ray_that_is_stopped_leaves_no_process(tmp_path):
     (tmp_path / "script.py").write_text(RAY)
     environment = environment_for_subprocess() | {"TUNED_IN": str(tmp_path)}
@@ -97,4 +86,4 @@ def test_a_trial_of_ray_that_is_stopped_leaves_no_process(tmp_path):
     finally:
         process.kill()
         for left in processes_of(f"TUNED_IN={tmp_path}"):
-            os.kill(int(left.name), signal.SIGKILL)
+            os.kill(left, signal.SIGKILL)

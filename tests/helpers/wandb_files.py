@@ -15,8 +15,9 @@ _HEADER = struct.Struct(
 
 def records(folder: Path) -> Iterator[Any]:
     """Yield the records of the one run in W&B's folder."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2
 
+    messages: Any = wandb_internal_pb2  # has its classes made when it is imported
     (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     data, at, parts = path.read_bytes(), _FILE_HEADER, b""
     while at + _HEADER.size <= len(data):
@@ -28,5 +29,5 @@ def records(folder: Path) -> Iterator[Any]:
         parts += data[at + _HEADER.size : at + _HEADER.size + length]
         at += _HEADER.size + length
         if kind in (1, 4):
-            yield Record.FromString(parts)
+            yield messages.Record.FromString(parts)
             parts = b""

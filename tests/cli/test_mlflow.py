@@ -117,10 +117,15 @@ def test_a_server_that_is_not_there_is_said_before_anything_starts(command, tmp_
     assert not list(Path(tmp_path, "runs", "small").glob("version_*"))
 
 
-def test_a_run_is_named_after_its_folder_and_keeps_its_weights_unless_asked(command, client):
-    logger = "--trainer.logger.init_args."
-    code, _, err = command(f"{logger}run_name", "null", f"{logger}log_model", "false")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's use of SQLAlchemy
+def test_a_run_is_named_after_its_folder_and_keeps_its_weights_unless_asked(command, tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    settings = {"run_name": "null", "log_model": "false", "tracking_uri": "sqlite:///mlflow.db"}
+    options = [f"--trainer.logger.init_args.{key}={value}" for key, value in settings.items()]
+    code, _, err = command(*options)
     assert code == 0, err
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     run = the_run(client)
     assert run.info.run_name == "small/version_0"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}

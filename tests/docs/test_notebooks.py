@@ -31,9 +31,7 @@ def test_a_notebook_is_valid_and_kept_without_outputs(path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_its_first_cell_to_its_last(
-    tmp_path, monkeypatch, path: Path, janitor
-):
+def test_a_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch, path: Path):
     from nbclient import NotebookClient
 
     for name, value in environment_for_subprocess().items():

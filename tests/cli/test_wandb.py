@@ -17,14 +17,15 @@ from helpers.wandb_files import records
 pytestmark = quiet_commands
 
 LOGGER = "lightning.pytorch.loggers.WandbLogger"
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 SYNCHRONOUS = {"num_actors": 0, "envs_per_actor": 2}
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
     """`lrl fit` in synchronous mode with W&B offline, whose own process ends with the test."""
-    for name, value in (("MODE", "offline"), ("SILENT", "true"), ("DIR", str(tmp_path))):
-        monkeypatch.setenv(f"WANDB_{name}", value)
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
     settings: dict[str, Any] = yaml.safe_load(BASE)
     settings["trainer"] |= {"enable_progress_bar": False}
     settings["data"]["actors"] = SYNCHRONOUS
@@ -85,7 +86,8 @@ def test_a_run_goes_on_under_its_id_and_keeps_its_name(command, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_ends_there_too(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
     project = Project(tmp_path)
     process = project.start(
         "fit", "--config", "base.yaml", "--trainer.logger", LOGGER,

@@ -72,6 +72,7 @@ def test_a_trial_of_optuna_that_is_pruned_stops_its_actors(tmp_path, monkeypatch
 def test_a_trial_of_ray_that_is_stopped_leaves_no_process(tmp_path):
     (tmp_path / "script.py").write_text(RAY)
     environment = environment_for_subprocess() | {"TUNED_IN": str(tmp_path)}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     environment["PYTHONPATH"] += f":{EXAMPLES}"
     process = subprocess.Popen(
         [sys.executable, "script.py"], cwd=tmp_path, env=environment, text=True,

@@ -14,12 +14,13 @@ from lrl.callbacks.evaluation import DEFAULT_EVAL_PERIOD, PeriodicEvaluation, ba
 from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD, PriorityUpdate, WeightSync
 from lrl.callbacks.group import CallbackGroup
 from lrl.callbacks.guard import NonFiniteGuard
-from lrl.callbacks.metrics import Throughput, let_loggers_fail
+from lrl.callbacks.metrics import Throughput
 from lrl.callbacks.progress import introduction, replace_defaults
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.signals import RanksEnd, SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
 from lrl.parts.renamed import knows_old_names
+from lrl.report.loggers import RunFiles
 from lrl.types import ConfigError
 from lrl.video.tensorboard import EpisodeVideo
 
@@ -98,6 +99,7 @@ class ActorLearnerCallback(CallbackGroup):
             self.summary,
             self.replay,  # its wait comes after everything else is saved
             self.requeue,  # when everything is saved
+            RunFiles(lambda: self.best.best_model_path),  # a server may take its time
             RanksEnd(),
             _Beginning(eval_period_learner_steps or 1000),
             FolderClaim(),  # until nothing more is written
@@ -143,7 +145,6 @@ class _Beginning(L.Callback):
             batches = batches_in(trainer, pl_module, self._epoch_learner_steps)
             trainer.limit_train_batches = batches
         replace_defaults(trainer, pl_module, stage)
-        let_loggers_fail(trainer)
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

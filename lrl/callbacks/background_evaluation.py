@@ -13,7 +13,6 @@ import torch
 
 from lrl.callbacks.checkpoints import BestCheckpoint, checkpoint_folder, save_checkpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
-from lrl.callbacks.metrics import log_metrics
 from lrl.checkpoints.files import SaveError, temporary_beside
 from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.datamodule import datamodule_of
@@ -21,6 +20,7 @@ from lrl.networks.q_network import vector_size
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import EvaluatesInBackground
 from lrl.preflight.trainer import check_evaluation_schedule
+from lrl.report.loggers import log_metrics
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)

@@ -1,22 +1,13 @@
-"""Metrics of acting, learning and the machinery between them, and how they reach every logger.
-
-docs/metrics.md lists them. A row is written at its learner step, and never ends the run.
-"""
+"""Metrics of acting, learning and the machinery between them; docs/metrics.md lists them."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from typing_extensions import override
 
 from lrl.callbacks.feedback import WeightSync
@@ -26,67 +17,8 @@ from lrl.learner.rollout_statistics import mean
 from lrl.parts.device_copies import floats_of
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.settings import is_logging_step
+from lrl.report.loggers import log_metrics
 from lrl.video.tensorboard import EpisodeVideo
-
-_log = logging.getLogger(__name__)
-
-_PAUSE_SECONDS = 60.0
-_paused_until: WeakKeyDictionary[Logger, float] = WeakKeyDictionary()
-"""Loggers that failed, and when they are tried again."""
-
-
-@rank_zero_only
-def log_metrics(
-    trainer: L.Trainer, metrics: Mapping[str, float], learner_step: int | None = None
-) -> None:
-    """Write metrics at a learner step, now's by default.
-
-    A logger that fails is left alone for a minute, which is said.
-    """
-    step = trainer.global_step if learner_step is None else learner_step
-    for logger in trainer.loggers:
-        if time.monotonic() < _paused_until.get(logger, 0.0):
-            continue
-        with _reporting_failures(logger):
-            logger.log_metrics(dict(metrics), step=step)
-            logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
-
-
-@rank_zero_only
-def log_configuration(trainer: L.Trainer, configuration: Mapping[str, Any]) -> None:
-    """Write the run's settings; a logger that fails is reported and skipped."""
-    for logger in trainer.loggers:
-        with _reporting_failures(logger):
-            logger.log_hyperparams(dict(configuration))
-
-
-def let_loggers_fail(trainer: L.Trainer) -> None:
-    """Keep Lightning's last word to a logger from ending a run that trained to its end."""
-    for logger in trainer.loggers:
-        if "finalize" not in vars(logger):
-            logger.finalize = functools.partial(_finalize, logger, logger.finalize)
-
-
-def _finalize(logger: Logger, finalize: Callable[[str], None], status: str) -> None:
-    with _reporting_failures(logger):
-        finalize(status)
-
-
-@contextlib.contextmanager
-def _reporting_failures(logger: Logger) -> Iterator[None]:
-    try:
-        yield
-    except Exception as caught:
-        error = caught.__cause__ or caught  # Lightning calls all of TensorBoard's a ValueError
-        _paused_until[logger] = time.monotonic() + _PAUSE_SECONDS
-        if isinstance(logger, TensorBoardLogger):
-            # Its writer's thread has ended and would raise this error for ever: begin another file.
-            logger._experiment = None
-        _log.error(
-            "%s could not log: %s: %s; it is left alone for %.0f s",
-            type(logger).__name__, type(error).__name__, error, _PAUSE_SECONDS,
-            exc_info=not isinstance(error, OSError),
-        )  # fmt: skip
 
 
 class Throughput(L.Callback):

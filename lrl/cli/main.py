@@ -22,7 +22,6 @@ from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.guard import NonFiniteLossError
-from lrl.callbacks.metrics import log_configuration
 from lrl.checkpoints.files import SaveError
 from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.checkpoints.stamp import flatten
@@ -40,6 +39,7 @@ from lrl.preflight.rank_watch import rank_watch
 from lrl.preflight.ranks import default_devices, is_lost_connection
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
+from lrl.report.loggers import log_configuration, name_run
 from lrl.report.scores import describe
 from lrl.types import ConfigError
 
@@ -227,20 +227,36 @@ class LrlCLI(LightningCLI):
         given = built["logger"]
         is_fit = self.subcommand == "fit"
         settings = self._get(self.config, "trainer")
-        if given is None and not settings["fast_dev_run"]:
-            kwargs["logger"] = self._new_loggers() if is_fit else False
-        elif is_fit and not settings["fast_dev_run"] and (loggers := _without_folder(given)):
-            kwargs["logger"] = [*self._new_loggers()[1:], *loggers]
+        if is_fit and not settings["fast_dev_run"]:
+            kwargs |= self._place(given, settings["default_root_dir"])
+        elif given is None and not settings["fast_dev_run"]:
+            kwargs["logger"] = False
         with refusals_named(settings):
             trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)  # here, since a rank is too late for it
         check_ranks(trainer)
         if is_fit and given is not None:
             for logger in trainer.loggers:
+                if self.outcome.folder is not None:
+                    name_run(logger, "/".join(self.outcome.folder.parts[-2:]))
                 _open(logger)
         return trainer
 
+    def _place(self, given: Any, root: str | None) -> dict[str, Any]:
+        """Return arguments of the Trainer by which a run has a folder, whatever loggers it has."""
+        if given is None or given is True:
+            return {"logger": self._new_loggers()}
+        if not given:
+            return {"default_root_dir": root or str(self._new_folder())}
+        loggers = _without_folder(given)
+        return {"logger": [*self._new_loggers()[1:], *loggers]} if loggers else {}
+
     def _new_loggers(self) -> list[Logger]:
+        folder = self._new_folder()
+        place = str(folder.parents[1]), folder.parent.name, folder.name
+        return [TensorBoardLogger(*place), CSVLogger(*place)]
+
+    def _new_folder(self) -> Path:
         runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))
         if getattr(rank_zero_only, "rank", 0) == 0:
             with ending.held():
@@ -250,7 +266,7 @@ class LrlCLI(LightningCLI):
         else:  # Lightning asks rank 0 for the folder
             existing = versions(Path(runs), name)
             version = existing[-1].name if existing else "version_0"
-        return [TensorBoardLogger(runs, name, version), CSVLogger(runs, name, version)]
+        return Path(runs, name, version)
 
     def after_fit(self) -> None:
         """Say what was reached and what to do next."""

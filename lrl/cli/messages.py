@@ -28,6 +28,7 @@ _UNKNOWN_OPTION = (
 )
 _UNKNOWN_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
+_NOT_INSTALLED = re.compile(r"Requirement '(wandb|mlflow)[^']*' not met")  # Lightning's loggers
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _VARIABLE = re.compile(r"LRL_([A-Z]+)__")  # LRL_FIT__TRAINER__MAX_STEPS
 _TOO_LARGE = 2**63  # for a counter
@@ -118,6 +119,8 @@ def sentence(error: Exception, known: Iterable[str] = ()) -> str:
     if safety.is_enabled() and (denied := _NOT_ALLOWED.search(text)):
         key = _KEY.search(text)
         return str(safety.refusal(key[1] if key else "the configuration", denied[1]))
+    if missing := _NOT_INSTALLED.search(text):
+        return f"trainer.logger: {missing[1]} is not installed: pip install 'lrl[{missing[1]}]'"
     option = next(filter(None, (pattern.search(text) for pattern in _UNKNOWN_OPTION)), None)
     if option and (renamed := _renamed(text, option[1])):
         return renamed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def test_a_run_is_there_with_settings_metrics_and_artifacts(command, client, tmp
     ):
         assert [row.step for row in client.get_metric_history(run.info.run_id, metric)] == steps
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert artifacts == {"step=20", "step=40"}
+    own = {"best.ckpt", "config.yaml", "summary.json"}
+    assert artifacts == {"step=20", "step=40", *own}
     # The run's own files are where they always are, so that the next run does not replace them.
     folder = tmp_path / "runs" / "small" / "version_0"
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {
@@ -113,3 +115,39 @@ def test_a_server_that_is_not_there_is_said_before_anything_starts(command, tmp_
     assert "trainer.logger: MLFlowLogger cannot begin a run: " in err
     assert "Traceback" not in err
     assert not list(Path(tmp_path, "runs", "small").glob("version_*"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's use of SQLAlchemy
+def test_a_run_is_named_after_its_folder_and_keeps_its_weights_unless_asked(command, tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    settings = {"run_name": "null", "log_model": "false", "tracking_uri": "sqlite:///mlflow.db"}
+    options = [f"--trainer.logger.init_args.{key}={value}" for key, value in settings.items()]
+    code, _, err = command(*options)
+    assert code == 0, err
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run = the_run(client)
+    assert run.info.run_name == "small/version_0"
+    artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert artifacts == {"config.yaml", "summary.json"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [("KeyboardInterrupt", "KILLED"), ("RuntimeError", "FAILED")]
+)
+def test_how_a_run_ended_is_known_there(command, client, tmp_path, monkeypatch, error, status):
+    (tmp_path / f"ends_{error}.py").write_text(
+        f"""import lightning as L
+class End(L.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 30:
+            raise {error}
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with contextlib.suppress(RuntimeError):
+        command("--trainer.callbacks+", f"ends_{error}.End")
+    run = the_run(client)
+    assert run.info.status == status
+    artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert artifacts >= {"best.ckpt", "config.yaml", "summary.json"}

@@ -39,9 +39,9 @@ def targets(text: str, origin: Path) -> Iterator[Path]:
         origin: Where the page stands in the repository.
     """
     for link in _LINK.finditer(_FENCE.sub("", text)):
-        if link[1] and (target := (origin.parent / link[1]).resolve()).is_file():
-            if target.is_relative_to(ROOT):
-                yield target
+        target = (origin.parent / (link[1] or "")).resolve()
+        if target.is_file() and target.is_relative_to(ROOT):
+            yield target
 
 
 def place(target: Path, anchor: str, moved: dict[str, str]) -> str | None:
@@ -81,7 +81,7 @@ def for_site(text: str, origin: Path, uri: str, moved: dict[str, str]) -> str:
         page, _, heading = there.partition("#")
         if page == uri and heading:
             return f"#{heading}"
-        return os.path.relpath(page, os.path.dirname(uri) or ".") + (heading and f"#{heading}")
+        return os.path.relpath(page, Path(uri).parent) + (heading and f"#{heading}")
 
     def shown(link: re.Match[str]) -> str:
         target = (origin.parent / link[1]).resolve()

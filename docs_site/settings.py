@@ -10,7 +10,6 @@ import types
 import typing
 from argparse import SUPPRESS
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -24,8 +23,8 @@ INTRODUCTION = """# Settings
 Every key of `lrl fit`, made of the code when this site is built. In YAML each part of a name is a
 level: `--data.replay.n_step 3` is `data: {replay: {n_step: 3}}`. As a variable of the environment
 it is `LRL_FIT__DATA__REPLAY__N_STEP=3`. Where the type is a part (an encoder, a head, a sampler),
-the value is `{class_path: ..., init_args: {...}}`; the arguments of lrl's parts are in the reference
-of [lrl.networks](api/lrl.networks.md), [lrl.learner](api/lrl.learner.md),
+the value is `{class_path: ..., init_args: {...}}`; the arguments of lrl's parts are in the
+reference of [lrl.networks](api/lrl.networks.md), [lrl.learner](api/lrl.learner.md),
 [lrl.replay](api/lrl.replay.md), [lrl.actors.exploration](api/lrl.actors.exploration.md) and
 [lrl.schedules](api/lrl.schedules.md). `trainer` is the whole Trainer of Lightning.
 """
@@ -49,6 +48,9 @@ SECTIONS = {
 }
 """Sections in the order of the page; one that is not listed comes last, by its own name."""
 
+REPLACED = {"ckpt_path": "Checkpoint to go on from: a path, or `best` or `last` of the newest run."}
+"""Sentences in place of Lightning's, where lrl takes something else."""
+
 
 class Setting(NamedTuple):
     """A key, what it takes, what it is if nobody says so, and its sentence."""
@@ -59,23 +61,21 @@ class Setting(NamedTuple):
     text: str
 
 
-class _BuiltError(Exception):
-    """The parser is there; nothing has been parsed."""
-
-
 class _ParserOnly(LrlCLI):
-    def parse_arguments(self, *_: Any, **__: Any) -> None:
-        raise _BuiltError
+    """The command line as far as its parser; nothing runs."""
+
+    def instantiate_classes(self) -> None: ...
+
+    def _run_subcommand(self, subcommand: str) -> None: ...
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Let jsonargparse read the sentences in the sources, and see the command `fit`."""
+def command_line() -> LrlCLI:
+    """Return the command line of `lrl fit`, with its parser and the sentences of the sources."""
     arguments = sys.argv
     sys.argv = ["lrl", "fit"]
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
-        yield
+        return _ParserOnly(Outcome())
     finally:
         sys.argv = arguments
         set_parsing_settings(docstring_parse_attribute_docstrings=False)
@@ -83,36 +83,32 @@ def _explained() -> Iterator[None]:
 
 def all_settings() -> list[Setting]:
     """Return every key of `lrl fit`, those of sections that are null by default included."""
-    with _explained():
-        cli = _ParserOnly.__new__(_ParserOnly)
-        try:
-            cli.__init__(Outcome())
-        except _BuiltError:
-            pass
-        return list(_settings(cli._parser("fit"), ""))
+    return list(keys_of(command_line()._parser("fit")))
 
 
-def _settings(parser: Any, prefix: str) -> Iterator[Setting]:
+def keys_of(parser: Any, prefix: str = "") -> Iterator[Setting]:
+    """Yield the settings of a parser, those of sections that are null by default included."""
     for action in parser._actions:
         kind = getattr(action, "_typehint", None) or action.type
         if action.default is SUPPRESS or kind is None:
             continue  # help, or what another key decides
         key = prefix + action.dest
         default = "required" if action.required else _default(action.default)
-        yield Setting(key, _name(kind), default, _sentence(action.help))
+        text = REPLACED.get(key) or _sentence(action.help)
+        yield Setting(key, _name(kind), default, text)
         for section in filter(dataclasses.is_dataclass, typing.get_args(kind)):
             inner = ArgumentParser(exit_on_error=False)
             inner.add_class_arguments(section)
-            yield from _settings(inner, f"{key}[]." if _name(kind).startswith("list") else f"{key}.")
+            yield from keys_of(inner, f"{key}[]." if _name(kind).startswith("list") else f"{key}.")
 
 
 def _name(kind: Any) -> str:
     """Return a type as one would write it; of what makes a part, the part."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return " | ".join(_name(part) for part in inner)
+        return " or ".join(_name(part) for part in inner)
     if origin is typing.Literal:
-        return " | ".join(repr(choice) for choice in inner)
+        return " or ".join(repr(choice) for choice in inner)
     if origin is collections.abc.Callable:
         return _name(inner[-1])
     if origin is not None:
@@ -148,8 +144,7 @@ def page() -> str:
         lines += [f"\n## {': '.join(filter(None, [name, title]))}\n"]
         lines += ["| key | type | default | what it is |", "| --- | --- | --- | --- |"]
         for key, kind, default, text in group:
-            shown = [f"`{key}`", *(f"`{cell}`".replace("|", "\\|") for cell in (kind, default))]
-            lines.append(f"| {' | '.join(shown)} | {text} |")
+            lines.append(f"| `{key}` | `{kind}` | `{default}` | {text} |")
     return "\n".join([*lines, ""])
 
 

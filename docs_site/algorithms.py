@@ -43,7 +43,8 @@ class Algorithm:
     def page(self) -> str:
         """Return its page."""
         parts = f"{self.parts}\n\n" if self.parts else ""
-        return f"# {self.title}\n\n{parts}{self.text}\n\n{self._how_to_run()}\n{self._scores()}"
+        text = re.sub(r"\s(Deviations?:|Metrics?:)\s", r"\n\n**\1** ", self.text)
+        return f"# {self.title}\n\n{parts}{text}\n\n{self._how_to_run()}\n{self._scores()}"
 
     def _how_to_run(self) -> str:
         lines, files = [], []

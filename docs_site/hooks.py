@@ -41,7 +41,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _add_linked_files(files: Files, config: MkDocsConfig) -> None:
     waiting = [
-        (links.DOCS / page.src_uri, page.content_string) for page in files.documentation_pages()
+        (_origins.get(page.src_uri, links.DOCS / page.src_uri), page.content_string)
+        for page in files.documentation_pages()
     ]
     seen: set[str] = set()
     while waiting:

@@ -96,10 +96,11 @@ def keys_of(parser: Any, prefix: str = "") -> Iterator[Setting]:
         default = "required" if action.required else _default(action.default)
         text = REPLACED.get(key) or _sentence(action.help)
         yield Setting(key, _name(kind), default, text)
-        for section in filter(dataclasses.is_dataclass, typing.get_args(kind)):
-            inner = ArgumentParser(exit_on_error=False)
-            inner.add_class_arguments(section)
-            yield from keys_of(inner, f"{key}[]." if _name(kind).startswith("list") else f"{key}.")
+        for section in typing.get_args(kind):
+            if isinstance(section, type) and dataclasses.is_dataclass(section):
+                inner = ArgumentParser(exit_on_error=False)
+                inner.add_class_arguments(section)
+                yield from keys_of(inner, f"{key}{'[]' * _name(kind).startswith('list')}.")
 
 
 def _name(kind: Any) -> str:

@@ -26,15 +26,14 @@ from lrl.cli.recipes import with_paths
 pytestmark = quiet_commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-COMMANDS = [
-    (page.name, command)
-    for page in [*PAGES, ROOT / "README.md"]
-    for block in re.findall(
-        r"^ *```(?:bash)?\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL
-    )
-    for command in re.findall(r"^ *(?:\w+=\S+ )?lrl\b( .*)?$", block, re.MULTILINE)
-]
+PAGES = {path.name: path.read_text() for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md"]}
+PAGES |= {page.uri: page.page() for page in algorithms.split()[1]}
+COMMANDS = sorted(
+    (name, command)
+    for name, text in PAGES.items()
+    for block in re.findall(r"(?ms)^ *```(?:bash)?\n(.*?)^ *```$", text)
+    for command in re.findall(r"(?m)^ *(?:\w+=\S+ )?lrl\b( .*)?$", block.replace("\\\n", ""))
+)
 GUIDES = [*ROOT.glob("docs/howto_*.md"), *ROOT.glob("docs/from_*.md"), ROOT / "docs/concepts.md"]
 THEIRS = sorted(path.name for path in ROOT.glob("docs/from_*.md"))
 

@@ -6,6 +6,7 @@ page for each file that is linked to. A link to nothing stays as it is, and MkDo
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -99,7 +100,17 @@ def code(path: Path) -> str:
 
 
 def page_of(path: Path) -> str:
-    """Return the page that shows a file; a document is its own."""
+    """Return the page that shows a file; a document is its own. Searches leave code out."""
     if path.suffix == ".md":
         return path.read_text(encoding="utf-8")
-    return f"# {path.relative_to(ROOT).as_posix()}\n\n{code(path)}\n"
+    title = f"# {path.relative_to(ROOT).as_posix()}\n\n"
+    shown = _notebook(path) if path.suffix == ".ipynb" else title + code(path)
+    return f"---\n{{search: {{exclude: true}}}}\n---\n{shown}\n"
+
+
+def _notebook(path: Path) -> str:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    return "\n\n".join(
+        text if kind == "markdown" else f"````python\n{text}\n````" for kind, text in texts
+    )

@@ -69,10 +69,10 @@ class _ParserOnly(LrlCLI):
     def _run_subcommand(self, subcommand: str) -> None: ...
 
 
-def command_line() -> LrlCLI:
+def command_line(*options: str) -> LrlCLI:
     """Return the command line of `lrl fit`, with its parser and the sentences of the sources."""
     arguments = sys.argv
-    sys.argv = ["lrl", "fit"]
+    sys.argv = ["lrl", "fit", *options]
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
     try:
         return _ParserOnly(Outcome())

@@ -29,7 +29,7 @@ from benchmark.parts import bare
 from benchmark.turns import by_turns
 from lrl import DQN
 from lrl.bench.measure import Measurement, compared, table, write
-from lrl.bench.workloads import WORKLOADS, Workload, make_batch
+from lrl.bench.workloads import WORKLOADS, Workload, hand_out, make_batch
 from lrl.learner.updater import CompiledUpdater
 from lrl.networks import encoders, linear
 from lrl.processes.memory import keep_freed_memory
@@ -97,9 +97,7 @@ class Windows:
         batches = itertools.cycle(self.batches)
         while updates := self.pipe.recv():
             began = time.perf_counter()
-            for _ in range(updates // self.updates_per_step):
-                group = [next(batches) for _ in range(self.updates_per_step)]
-                yield tuple(group) if len(group) > 1 else group[0]
+            yield from hand_out(batches, updates, self.updates_per_step)
             self.pipe.send(time.perf_counter() - began)
 
 

@@ -20,7 +20,7 @@ import lightning as L
 import torch
 
 from lrl.bench.measure import Measurement, compared
-from lrl.bench.workloads import WORKLOADS, make_batch
+from lrl.bench.workloads import WORKLOADS, hand_out, make_batch
 from lrl.callbacks import NonFiniteGuard
 from lrl.learner.dqn import DQN
 from lrl.types import Batch
@@ -74,30 +74,24 @@ class _Windows:
     """In an update, by the keys of `_HOST_CALLS`; and `ms of GPU`, in which it works."""
 
     def __iter__(self) -> Iterator[Any]:
-        batches = itertools.cycle(self.batches)
-        size = self.side.updates_per_step
+        batches, size = itertools.cycle(self.batches), self.side.updates_per_step
         is_on_gpu = self.batches[0].action.is_cuda
-
-        def steps(updates: int) -> Iterator[Any]:
-            for _ in range(-(-updates // size)):
-                group = tuple(itertools.islice(batches, size))
-                yield group if size > 1 else group[0]
 
         def wait() -> None:
             if is_on_gpu:
                 torch.cuda.synchronize()
 
-        yield from steps(_WARM_UP)
+        yield from hand_out(batches, _WARM_UP, size)
         for _ in range(self.rounds):
             wait()
             began = time.perf_counter()
-            yield from steps(self.updates)
+            yield from hand_out(batches, self.updates, size)
             wait()
             self.milliseconds.append(1e3 * (time.perf_counter() - began) / self.updates)
         if is_on_gpu and torch.backends.cuda.is_built():
             activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
             with torch.profiler.profile(activities=activities) as profile:
-                yield from steps(_WATCHED)
+                yield from hand_out(batches, _WATCHED, size)
                 wait()
             self.host_calls = _counted(profile, _WATCHED)
 

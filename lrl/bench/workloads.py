@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,3 +70,12 @@ def make_batch(workload: Workload, seed: int) -> Batch:
         weights=torch.ones(size),
         keys=torch.zeros(size, 2, dtype=torch.int64),
     )
+
+
+def hand_out(
+    batches: Iterator[Batch], updates: int, updates_per_step: int
+) -> Iterator[Batch | tuple[Batch, ...]]:
+    """Yield the batches of so many updates as a dataloader does: several a step as a tuple."""
+    for _ in range(-(-updates // updates_per_step)):
+        group = tuple(itertools.islice(batches, updates_per_step))
+        yield group if updates_per_step > 1 else group[0]

@@ -107,28 +107,12 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         super().__init__()
         quieten()  # here, since a Trainer speaks as soon as it is made
         rank_watch.watch_first()  # here, since a Trainer starts ranks before it calls any hook
-        if learner_threads is not None and not 1 <= learner_threads <= MOST_THREADS:
-            raise ConfigError(
-                f"data.learner_threads must be at least 1 and at most {MOST_THREADS}, got "
-                f"{learner_threads}"
-            )
-        if seed < 0:
-            raise ConfigError(f"data.seed must be at least 0, got {seed}")
-        if pool is not None:
-            own = (actors, inference, exploration or EpsilonGreedy())
-            _check_pool(pool, is_alone=own == _NO_ACTORS and cluster is None)
-        if experience is not None and not _is_default(replay):
-            raise ConfigError(
-                "data.experience takes the place of the replay, so that data.replay would do "
-                "nothing: leave it out"
-            )
         self.env = env
         self.pool = pool
         self.has_own_pool, self.has_own_experience = pool is not None, experience is not None
         self.cluster = cluster
         self._make_experience = experience
         self.actors = actors
-        self.takes_weights = pool.takes_weights if pool is not None else self.num_actors > 0
         self.inference = inference
         self.exploration = exploration or EpsilonGreedy()
         self.replay = replay
@@ -137,11 +121,30 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self.evaluation_env = evaluation.env_for(env)
         self.learner_threads = learner_threads
         self.seed = seed
+        self._check_arguments()
+        self.takes_weights = pool.takes_weights if pool is not None else self.num_actors > 0
         self.dataset: ReplayDataset | None = None
         self.ranks = Ranks()
         self._env_spec: EnvSpec | None = None
         self._threads_before: int | None = None
         self.threads = torch.get_num_threads()
+
+    def _check_arguments(self) -> None:
+        threads = self.learner_threads
+        if threads is not None and not 1 <= threads <= MOST_THREADS:
+            raise ConfigError(
+                f"data.learner_threads must be at least 1 and at most {MOST_THREADS}, got {threads}"
+            )
+        if self.seed < 0:
+            raise ConfigError(f"data.seed must be at least 0, got {self.seed}")
+        if self.pool is not None:
+            own = (self.actors, self.inference, self.exploration)
+            _check_pool(self.pool, is_alone=own == _NO_ACTORS and self.cluster is None)
+        if self.has_own_experience and not _is_default(self.replay):
+            raise ConfigError(
+                "data.experience takes the place of the replay, so that data.replay would do "
+                "nothing: leave it out"
+            )
 
     @property
     def env_spec(self) -> EnvSpec:

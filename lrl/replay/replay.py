@@ -105,19 +105,12 @@ class Replay(StoredExperience):
             _check_gamma(each)
         for each in ends_of(n_step):
             self._check_n_step(round(each))
-        is_on_gpu = usable_device("replay.device", device).type == "cuda"
-        available = torch.cuda.mem_get_info(device)[0] if is_on_gpu else available_bytes()
-        beside = None
-        if index == "device":
-            beside = partial(DeviceIndex.bytes_needed, spec)
-        elif sampler is not None and not is_on_gpu:  # it stays on the host
-            beside = sampler.bytes_needed
-        check_memory(spec, capacity, num_streams, beside, device, memory_map, available)
+        check_index(index, sequences)
+        self._sampler = sampler if sampler is not None else UniformSampler()
+        self._check_memory(capacity, device, index, memory_map)
         self.streams = Streams(spec, self._rows_per_stream, num_streams, device, memory_map)
         at_start = round(value_at(n_step, 0)), value_at(gamma, 0)
-        check_index(index, sequences)
         self._index: DeviceIndex | None = None
-        self._sampler = sampler if sampler is not None else UniformSampler()
         if sequences is None:
             transitions = Transitions(self.streams, spec.frame_stack, *at_start)
             self._windows: Windows = transitions
@@ -335,6 +328,16 @@ class Replay(StoredExperience):
         if rows == {} and self._tracker is not None:
             keys = self._windows.samplable_keys()
             self._tracker.rows_changed(added=keys, removed=keys[:0])
+
+    def _check_memory(self, capacity: int, device: str, index: str, memory_map: str | None) -> None:
+        is_on_gpu = usable_device("replay.device", device).type == "cuda"
+        available = torch.cuda.mem_get_info(device)[0] if is_on_gpu else available_bytes()
+        beside = None
+        if index == "device":
+            beside = partial(DeviceIndex.bytes_needed, self._spec)
+        elif not is_on_gpu:  # the sampler stays on the host
+            beside = self._sampler.bytes_needed
+        check_memory(self._spec, capacity, self._num_streams, beside, device, memory_map, available)
 
     def _check_n_step(self, n_step: int) -> None:
         if n_step < 1:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup train test check test-all bench chaos clean
+.PHONY: help setup train test check test-all docs docs-serve bench chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,13 @@ check: $(VENV)/.dev  ## format, lint, types, layers, spelling
 	$(BIN)/lint-imports
 	$(BIN)/typos
 	$(BIN)/validate-pyproject pyproject.toml
+
+docs: $(VENV)/.dev  ## build the site of docs/ into build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+docs-serve: $(VENV)/.dev  ## the same on http://localhost:8000, with a search, built anew at every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 bench: $(VENV)/.run  ## what each part of lrl, and whole runs, do on this machine, half an hour
 	$(BIN)/python -m benchmark.parts

@@ -118,26 +118,10 @@ def test_the_readme_yaml_names_parts_that_exist():
         assert Recipe.of(part).class_path.rpartition(".")[2] == name
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        "docs/metrics.md",
-        "docs/architecture.md",
-        "docs/algorithms.md",
-        "docs/environments.md",
-        "docs/evaluation.md",
-        "docs/deploy.md",
-        "docs/docker.md",
-        "docs/loggers.md",
-        "docs/notebooks.md",
-        "docs/video.md",
-        "docs/modes.md",
-        "docs/reliability.md",
-        "docs/resume.md",
-        "docs/security.md",
-    ],
-)
+DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document):
     path = ROOT / document
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text())

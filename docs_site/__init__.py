@@ -1,0 +1,1 @@
+"""What `make docs` makes of `docs/`; nothing here is installed."""

@@ -246,7 +246,7 @@ def test_no_two_processes_take_the_same_run(fake):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_campaign_is_interrupted_and_goes_on_to_its_score(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     (tmp_path / "short.yaml").write_text("""

@@ -14,6 +14,10 @@ import pytest
 from benchmark.scores import campaign as command
 from benchmark.scores import plan, records, runs
 from benchmark.scores.tasks import Task
+from helpers.command_line import quiet_commands
+from lrl.cli.main import run as run_command
+
+pytestmark = quiet_commands
 
 ROOT = Path(__file__).parents[2]
 USED = {*range(10), *range(100, 200)}
@@ -283,3 +287,31 @@ tasks:
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
+
+
+def _of_each_algorithm() -> list:
+    first = {
+        (name, task.algorithm): task
+        for name in ("minatar", "atari100k", "pong")
+        for task in reversed(plan.load(name).tasks)
+    }
+    return [pytest.param(task, id="-".join(key)) for key, task in first.items()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", _of_each_algorithm())
+def test_the_settings_of_a_campaign_train(task: Task, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    small = {
+        "trainer.max_steps": 16, "trainer.log_every_n_steps": 8, "trainer.limit_train_batches": 2,
+        "actor_learner.eval_period_learner_steps": 16, "data.evaluation.episodes": 1,
+        "data.evaluation.max_frames_per_episode": 80,
+    }  # fmt: skip
+    if not task.algorithm.startswith("pqn"):
+        small |= {"data.rate.warm_up_env_steps": 200, "data.replay.capacity": 2000}
+    settings = ["--config", f"configs/{task.recipe}.yaml", *task.settings, *plan.options(small)]
+    line = ["lrl", "fit", *settings, "--runs", str(tmp_path), "--trainer.enable_progress_bar=false"]
+    monkeypatch.setattr(sys, "argv", line)
+    assert not run_command(), capsys.readouterr().err
+    summary = json.loads(next(tmp_path.glob("*/version_0/summary.json")).read_text())
+    assert summary["learner_steps"] == 16

@@ -95,7 +95,9 @@ def next_runs(campaigns: Sequence[plan.Campaign], kept: Path, until: float | Non
         try:
             row = advance(task, seed, folder, until)
         except Stopped:
-            print(f"{_clock()} {said} seed {seed}: not finished, or under way elsewhere", flush=True)
+            print(
+                f"{_clock()} {said} seed {seed}: not finished, or under way elsewhere", flush=True
+            )
             continue
         found = f"score {row['score']}" if row["outcome"] == "done" else f"failed: {row['reason']}"
         print(f"{_clock()} {said} seed {seed}: {found}", flush=True)
@@ -106,7 +108,9 @@ def _open_run(
 ) -> tuple[plan.Campaign, Task, int, Path] | None:
     """Return the first run that has no row and has not been taken by this command."""
     for campaign in campaigns:
-        recorded = {(r["task"], r["algorithm"], str(r["seed"])) for r in records.rows_of(campaign, kept)}
+        recorded = {
+            (r["task"], r["algorithm"], str(r["seed"])) for r in records.rows_of(campaign, kept)
+        }
         for task, seed in campaign.runs():
             folder = records.folder_of(kept, campaign, task, seed)
             if folder not in asked and (task.name, task.algorithm, str(seed)) not in recorded:

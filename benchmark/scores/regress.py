@@ -88,7 +88,9 @@ def line(verdict: Verdict) -> str:
     score = "failed" if verdict.score is None else f"{verdict.score:.1f}"
     least = "nothing recorded" if verdict.least is None else f"at least {verdict.least:.1f}"
     said = "" if verdict.holds else "  <- REGRESSION"
-    return f"{verdict.task:22} {score:>8}  {least} ({verdict.recorded}), {verdict.seconds:.0f} s{said}"
+    return (
+        f"{verdict.task:22} {score:>8}  {least} ({verdict.recorded}), {verdict.seconds:.0f} s{said}"
+    )
 
 
 def main() -> None:

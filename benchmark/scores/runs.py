@@ -23,6 +23,7 @@ import yaml
 
 from benchmark.scores.tasks import Task
 from lrl.checkpoints.runs import versions
+from lrl.preflight.cores import available_cores
 
 FIELDS: tuple[str, ...] = (
     "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
@@ -80,7 +81,7 @@ def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[st
     folder.mkdir(parents=True, exist_ok=True)
     row: dict[str, object] = {
         "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": task.digest,
-        "checkpoint": task.checkpoint, "cores": os.cpu_count(), "scheduling": scheduling(),
+        "checkpoint": task.checkpoint, "scheduling": scheduling(),
     }  # fmt: skip
     with _locked(folder / "lock") as lock:
         try:
@@ -190,7 +191,7 @@ def _scored(task: Task, seed: int, runs: Path) -> dict[str, object]:
         "env_steps": summary["env_steps"],
         "learner_steps": summary["learner_steps"],
         "validation": summary["best_return_mean"],
-        "cores": os.cpu_count(),
+        "cores": available_cores(),
         "torch": torch.__version__.partition("+")[0],
         "digest": task.digest,
         **_measured(summary["stamp"]),

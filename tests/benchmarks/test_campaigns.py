@@ -39,7 +39,9 @@ algorithms:
 @pytest.fixture
 def two(tmp_path, monkeypatch) -> plan.Campaign:
     monkeypatch.chdir(ROOT)
-    text = TWO.replace("one: {", "one: {configs: [cartpole_sync], ").replace("cartpole_sync, sys", "sys")
+    text = TWO.replace("one: {", "one: {configs: [cartpole_sync], ").replace(
+        "cartpole_sync, sys", "sys"
+    )
     (tmp_path / "two.yaml").write_text(text)
     return plan.load("two", tmp_path)
 
@@ -202,7 +204,9 @@ def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake)
     with pytest.raises(runs.Stopped):
         runs.advance(task, 10, folder, None)
     assert (folder / "fit.log").read_text().split() == ["False", "True"]
-    assert [s["ended"] for s in json.loads((folder / "sittings.json").read_text())] == ["stopped"] * 2
+    assert [s["ended"] for s in json.loads((folder / "sittings.json").read_text())] == [
+        "stopped"
+    ] * 2
     assert not (folder / "row.json").exists()
 
 

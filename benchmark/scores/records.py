@@ -45,7 +45,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def rows_of(campaign: Campaign, kept: Path, home: Path = HOME) -> list[Row]:
-    """Return the rows of a campaign's finished runs, in its order, of its present recipes.
+    """Return the rows of a campaign's ended runs, in its order, of its present recipes.
 
     Args:
         campaign: The campaign.
@@ -85,7 +85,7 @@ def gather(campaign: Campaign, kept: Path, home: Path = HOME) -> None:
 def table(campaign: Campaign, rows: Sequence[Row]) -> str:
     """Return how far a campaign is, and its mean scores, as a Markdown table."""
     lines = [
-        "| task | algorithm | runs | score: mean (lowest to highest) | env steps | CPU minutes a run |",
+        "| task | algorithm | runs | mean score (lowest to highest) | env steps | CPU minutes |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for task in campaign.tasks:

@@ -21,7 +21,8 @@ from benchmark.scores.tasks import TASKS, Task
 
 NAMES = (
     "dials", "cartpole_sync", "cartpole", "cartpole_central", "cartpole_rainbow", "cartpole_iqn",
-    "cartpole_pqn", "recall", "cartpole_masked", "mountaincar", "minatar_pqn_breakout", "lunarlander",
+    "cartpole_pqn", "recall", "cartpole_masked", "mountaincar", "minatar_pqn_breakout",
+    "lunarlander",
 )  # fmt: skip
 SEED = 20
 """Not among the seeds that were recorded."""

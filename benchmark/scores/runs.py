@@ -215,7 +215,7 @@ def _measured(stamp: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _how_it_went_on(folder: Path) -> str:
-    """Return how an interrupted run went on: "exactly", "at once", or with its replay "refilled"."""
+    """Return how an interrupted run went on: "exactly", "at once" or "refilled" (its replay)."""
     folders = _all_versions(folder / "runs")
     if len(folders) == 1:
         return ""
@@ -266,4 +266,4 @@ def _write_json(path: Path, content: Any) -> None:
     """Write a file that is there as a whole or not at all."""
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(content, indent=1))
-    os.replace(draft, path)
+    draft.replace(path)

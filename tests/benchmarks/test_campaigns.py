@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from helpers.command_line import quiet_commands
 
 from benchmark.scores import campaign as command
-from benchmark.scores import plan, records, runs
+from benchmark.scores import pages, plan, records, runs
 from benchmark.scores.tasks import Task
-from helpers.command_line import quiet_commands
 from lrl.cli.main import run as run_command
+from lrl.envs.atari import RANDOM_AND_HUMAN
 
 pytestmark = quiet_commands
 
@@ -57,9 +59,8 @@ def test_runs_are_in_order_seed_by_seed(two):
 def test_settings_of_all_then_of_the_task_then_of_the_algorithm(two):
     first, second, _ = two.tasks
     assert (first.recipe, first.checkpoint, first.bar) == ("cartpole_sync", "last", 475)
-    assert first.settings == (
-        "--config", "configs/system/ddp.yaml", "--trainer.max_steps=20", "--data.env.id=CartPole-v1",
-    )  # fmt: skip
+    overlay = ("--config", "configs/system/ddp.yaml")
+    assert first.settings == (*overlay, "--trainer.max_steps=20", "--data.env.id=CartPole-v1")
     assert second.settings[-1] == '--model.head={"class_path": "x"}'
     assert len({first.digest, second.digest}) == 2
 
@@ -80,6 +81,20 @@ def test_every_campaign_has_its_recipes_and_fresh_seeds(name, monkeypatch):
     assert len(folders) == len(campaign.tasks) * len(campaign.seeds)
 
 
+def test_published_scores_are_of_the_campaigns_tasks_and_say_where_they_were_read():
+    for name in ("atari100k", "minatar"):
+        tasks = {task.name for task in plan.load(name).tasks}
+        rows = records.read_rows(ROOT / f"docs/published/{name}.csv")
+        assert {row["task"] for row in rows} == tasks
+        assert all(bool(row["score"]) == bool(row["read_in"]) for row in rows)
+    games = records.read_rows(ROOT / "docs/published/atari100k.csv")
+    assert sum(row["algorithm"] == "der_van_hasselt_2019" for row in games) == 26
+    for row in games:
+        random, human = RANDOM_AND_HUMAN[re.sub("(?<!^)([A-Z])", r"_\1", row["task"]).lower()]
+        if row["algorithm"] in ("random", "human"):
+            assert float(row["score"]) == (random if row["algorithm"] == "random" else human)
+
+
 def finished(kept: Path, campaign: plan.Campaign, task: Task, seed: int, **values: object) -> Path:
     folder = records.folder_of(kept, campaign, task, seed)
     folder.mkdir(parents=True)
@@ -94,8 +109,7 @@ def finished(kept: Path, campaign: plan.Campaign, task: Task, seed: int, **value
 
 def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, capsys):
     taken = []
-    first, second, third = two.tasks
-    finished(tmp_path, two, first, 10)
+    finished(tmp_path, two, two.tasks[0], 10)
 
     def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[str, object]:
         taken.append((task.name, task.algorithm, seed))
@@ -235,13 +249,23 @@ def test_a_test_that_fails_has_a_row(fake):
     assert row["reason"].endswith("lrl: error: no test")
 
 
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    input()
+"""
+
+
 def test_no_two_processes_take_the_same_run(fake):
     task, folder = fake("sys.exit(143)")
     folder.mkdir()
-    holder = [sys.executable, "-c", "import fcntl, sys; f = open(sys.argv[1], 'w'); "
-              "fcntl.flock(f, 2); print('held', flush=True); input()"]  # fmt: skip
     with subprocess.Popen(
-        [*holder, str(folder / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(folder / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -252,6 +276,25 @@ def test_no_two_processes_take_the_same_run(fake):
     with pytest.raises(runs.Stopped):
         runs.advance(task, 10, folder, None)
     assert (folder / "fit.log").exists()
+
+
+def test_a_page_has_scores_published_ones_and_bars(two):
+    rows = [
+        {"task": "one", "algorithm": "a", "outcome": "done", "score": "470.0"},
+        {"task": "one", "algorithm": "a", "outcome": "done", "score": "481.0"},
+        {"task": "one", "algorithm": "b", "outcome": "failed", "score": ""},
+    ]
+    published = [
+        {"task": "one", "algorithm": "dqn", "frames": "5000000", "score": "17"},
+        {"task": "two", "algorithm": "dqn", "frames": "5000000", "score": ""},
+    ]
+    assert pages.section(two, rows, published) == (
+        "2 of 6 runs are done, 1 failed. Training seeds 10 to 11.\n\n"
+        "| task | a | b | dqn at 5 M frames, published | bar | reached |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| `one` | 475.5 (470.0 to 481.0; 2) |  | 17 | 475 | 1 of 3 |\n"
+        "| `two` |  |  |  | -inf |  |\n"
+    )
 
 
 @pytest.mark.slow

@@ -239,14 +239,14 @@ def test_a_run_that_was_killed_is_open_twice_and_then_has_failed(fake):
             runs.advance(task, 10, folder, None)
     row = runs.advance(task, 10, folder, None)
     assert (row["outcome"], row["sittings"]) == ("failed", 3)
-    assert "ended with -9" in row["reason"]
+    assert "ended with -9" in str(row["reason"])
 
 
 def test_a_test_that_fails_has_a_row(fake):
     task, folder = fake("")
     row = runs.advance(task, 10, folder, None)
     assert row["outcome"] == "failed"
-    assert row["reason"].endswith("lrl: error: no test")
+    assert str(row["reason"]).endswith("lrl: error: no test")
 
 
 HOLDER = """

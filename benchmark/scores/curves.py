@@ -37,8 +37,9 @@ def read_curve(version: Path, seed: int) -> list[dict[str, Any]]:
         seed: Its training seed, which is put into the rows.
 
     Returns:
-        Per evaluation, if there was any: learner steps, environment steps as last logged before,
-        seconds since the run's first record, and the returns' mean and standard deviation.
+        Per evaluation: learner steps, environment steps as last logged before, seconds since the
+        run's first record, and the returns' mean and standard deviation. None if the run has
+        not been evaluated, or logged nothing else.
     """
     events = EventAccumulator(str(version), size_guidance={"scalars": 0})
     events.Reload()

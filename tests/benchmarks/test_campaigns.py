@@ -307,6 +307,7 @@ checkpoint: last
 seeds: [10]
 settings:
   trainer.max_steps: 60
+  trainer.log_every_n_steps: 10
   data.evaluation.test_episodes: 3
   data.evaluation.episodes: 2
   actor_learner.eval_period_learner_steps: 20

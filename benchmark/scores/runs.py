@@ -67,7 +67,8 @@ def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[st
     """Train what is missing of a run, test it, and keep its row as `row.json`.
 
     A run that was interrupted goes on from its last checkpoint. `fit.log` is what it printed, and
-    `sittings.json` has a record of each time that it was worked on.
+    `sittings.json` has a record of each time that it was worked on; one that was killed together
+    with this process has no seconds there.
 
     Args:
         task: What to train.
@@ -129,17 +130,21 @@ def _sit(task: Task, seed: int, folder: Path, until: float | None, lock: int) ->
     command += ["--trainer.enable_progress_bar", "false"]
     command += ["--ckpt_path", "last"] if saved else []
     started, cpu = time.perf_counter(), _cpu_seconds()
-    status = _watched(command, folder / "fit.log", until, lock)
-    sitting = {
-        "ended": "done" if status == 0 else "stopped" if status in _STOPS else f"status {status}",
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": _cpu_seconds() - cpu,
-    }
-    _write_json(folder / "sittings.json", [*sittings, sitting])
+
+    def note(ended: str) -> None:
+        used = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - cpu}
+        _write_json(folder / "sittings.json", [*sittings, {"ended": ended, **used}])
+
+    try:
+        status = _watched(command, folder / "fit.log", until, lock)
+    except BaseException:
+        note("stopped")
+        raise
+    note("done" if status == 0 else "stopped" if status in _STOPS else f"status {status}")
     if status in _STOPS:
         raise Stopped
     if status < 0:
-        killed = sum("status -" in sitting["ended"] for sitting in [*sittings, sitting])
+        killed = 1 + sum("status -" in sitting["ended"] for sitting in sittings)
         if killed < _KILLED_AT_MOST:
             raise Stopped
     if status:
@@ -182,7 +187,9 @@ def _scored(task: Task, seed: int, runs: Path) -> dict[str, object]:
     score = re.search(r"return (-?[\d.]+) ± ([\d.]+) over (\d+) episodes", output)
     if score is None:
         raise Failed(f"lrl test printed no score:\n{output}")
-    summary = json.loads((newest_version(runs) / "summary.json").read_text())
+    summary = _read_json(newest_version(runs) / "summary.json", None)
+    if summary is None:
+        raise Failed("the run was killed when it had ended, and left no summary.json")
     return {
         "task": task.name,
         "seed": seed,

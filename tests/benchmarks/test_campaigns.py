@@ -224,6 +224,25 @@ def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake)
     assert not (folder / "row.json").exists()
 
 
+def test_a_command_that_is_stopped_stops_its_run_and_notes_it(fake, monkeypatch):
+    task, folder = fake("time.sleep(60)")
+
+    def terminated(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if process.poll() is None and not (folder / "runs/name").exists():
+            while not (folder / "runs/name/version_0/checkpoints/last.ckpt").exists():
+                time.sleep(0.02)
+            sys.exit(143)  # as the handler of SIGTERM does
+        return wait(process, timeout)
+
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", terminated)
+    with pytest.raises(SystemExit, match="143"):
+        runs.advance(task, 10, folder, None)
+    (sitting,) = json.loads((folder / "sittings.json").read_text())
+    assert sitting["ended"] == "stopped"
+    assert sitting["cpu_seconds"] > 0.0
+
+
 def test_a_run_that_fails_has_a_row_with_its_reason(fake):
     task, folder = fake('sys.exit("lrl: error: data.env.id is odd")')
     row = runs.advance(task, 10, folder, None)

@@ -87,7 +87,7 @@ def judge(task: Task, seed: int) -> Verdict:
 def line(verdict: Verdict) -> str:
     """Return a verdict as a line of the table."""
     score = "failed" if verdict.score is None else f"{verdict.score:.1f}"
-    least = "nothing recorded" if verdict.least is None else f"at least {verdict.least:.1f}"
+    least = "nothing recorded" if verdict.least is None else f"at least {verdict.least:.2f}"
     said = "" if verdict.holds else "  <- REGRESSION"
     return (
         f"{verdict.task:22} {score:>8}  {least} ({verdict.recorded}), {verdict.seconds:.0f} s{said}"

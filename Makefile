@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup train test check test-all docs docs-serve bench chaos clean
+.PHONY: help setup train test check test-all docs docs-serve bench regress chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ docs-serve: $(VENV)/.dev  ## the same on http://localhost:8000, with a search, b
 bench: $(VENV)/.run  ## what each part of lrl, and whole runs, do on this machine, half an hour
 	$(BIN)/python -m benchmark.parts
 	$(BIN)/lrl bench
+
+regress: $(VENV)/.dev  ## train a dozen recipes and compare their scores with the recorded ones, 20 minutes
+	$(BIN)/python -m benchmark.scores.regress
 
 chaos: $(VENV)/.dev  ## kill, stop, starve and damage everything, for about two hours
 	$(BIN)/python -m benchmark.chaos --json docs/reliability.json --page docs/reliability.md

@@ -1,47 +1,39 @@
 """Scores of tasks: train and test each with several seeds, one row of a CSV per finished run.
 
-Run `python -m benchmark.scores.campaign` from the root of the repository. Runs that the file
-already holds are left out, so that hours of runs can be done in pieces; `--table` prints what it
-holds. A recipe that was changed since is run again. `--runs` keeps the runs for
+Run it from the root of the repository, in one of two ways.
+
+`python -m benchmark.scores.campaign [TASK ...]` runs the tasks of `benchmark/scores/tasks.py`. Runs
+that the file already holds are left out, so that hours of runs can be done in pieces; `--table`
+prints what it holds. A recipe that was changed since is run again. `--runs` keeps the runs for
 `benchmark.scores.curves`. A run's score is the mean return of its best checkpoint over
 the episodes of `lrl test`, whose seeds neither training nor its evaluations use.
+
+`python -m benchmark.scores.campaign NAME ... --next` takes the next open run of the campaigns
+`benchmark/scores/campaigns/NAME.yaml`, and again until none is open, `--hours` or `--until` is up
+(the run under way is stopped, and goes on the next time) or there is a file `stop` in `--folder`
+(it ends after the run under way). No two commands take the same run. SIGTERM and Ctrl-C stop the
+run, too. `--table` prints what is done, `--gather` writes it to `docs/campaigns/`.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
-import os
-import re
-import subprocess
+import signal
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
-
+from benchmark.scores import plan, records
+from benchmark.scores.records import read_rows
+from benchmark.scores.runs import FIELDS, Stopped, advance, newest_version, run, scheduling
 from benchmark.scores.tasks import TASKS, Task
-from lrl.checkpoints.runs import versions
 
-FIELDS: tuple[str, ...] = (
-    "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
-    "validation", "cores", "torch", "digest", "environment", "protocol", "epsilon", "max_frames",
-    "episodes", "frames", "lrl", "ale_py", "processor",
-)  # fmt: skip
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file of scores; none if there is no such file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+__all__ = ["FIELDS", "TASKS", "Task", "append_row", "newest_version", "read_rows", "run", "table"]
 
 
 def append_row(path: Path, row: dict[str, object]) -> None:
@@ -57,72 +49,6 @@ def append_row(path: Path, row: dict[str, object]) -> None:
         if is_new:
             writer.writeheader()
         writer.writerow(row)
-
-
-def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
-    """Train and test a task in processes of their own; return its row.
-
-    Args:
-        task: What to train.
-        seed: Seed of the training.
-        kept: Folder in which the run stays as `TASK_SEED`; none to delete it.
-    """
-    folder = None if kept is None else str(kept / f"{task.name}_{seed}")
-    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as runs:
-        command = [sys.executable, "-m", "lrl"]
-        settings = ["--config", f"configs/{task.recipe}.yaml", "--runs", runs]
-        seeded = [*settings, "--seed_everything", str(seed), *task.settings]
-        started = time.perf_counter()
-        _call([*command, "fit", *seeded, "--trainer.enable_progress_bar", "false"])
-        seconds = time.perf_counter() - started
-        output = _call([*command, "test", *seeded, "--ckpt_path", "best"])
-        score = re.search(r"return (-?[\d.]+) ± ([\d.]+) over (\d+) episodes", output)
-        if score is None:
-            raise RuntimeError(f"lrl test printed no score:\n{output}")
-        summary = json.loads((newest_version(Path(runs)) / "summary.json").read_text())
-    return {
-        "task": task.name,
-        "seed": seed,
-        "score": score[1],
-        "deviation": score[2],
-        "seconds": round(seconds, 1),
-        "env_steps": summary["env_steps"],
-        "learner_steps": summary["learner_steps"],
-        "validation": summary["best_return_mean"],
-        "cores": os.cpu_count(),
-        "torch": torch.__version__.partition("+")[0],
-        "digest": task.digest,
-        **_measured(summary["stamp"]),
-        "episodes": score[3],
-    }
-
-
-def _measured(stamp: Mapping[str, Any]) -> dict[str, object]:
-    """Return what of a protocol stamp belongs to a row."""
-    evaluation, versions = stamp["evaluation"], stamp["versions"]
-    return {
-        "environment": stamp["environment"]["id"],
-        "protocol": stamp["protocol"],
-        "epsilon": evaluation["epsilon"],
-        "max_frames": evaluation["max_frames_per_episode"],
-        "frames": stamp["training"]["frames"],
-        "lrl": versions["lrl"],
-        "ale_py": versions["ale-py"],
-        "processor": stamp["hardware"]["processor"],
-    }
-
-
-def newest_version(runs: Path) -> Path:
-    """Return the folder of the newest run in `runs`; a kept one may lie beside interrupted ones."""
-    (named,) = runs.iterdir()
-    return versions(runs, named.name)[-1]
-
-
-def _call(command: Sequence[str]) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{result.stdout}{result.stderr}")
-    return result.stdout
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
@@ -151,18 +77,111 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def next_runs(campaigns: Sequence[plan.Campaign], kept: Path, until: float | None) -> None:
+    """Do what is open, one run after the other.
+
+    Args:
+        campaigns: The campaigns, the first of them first.
+        kept: Folder of runs, in which a file `stop` ends it after the run under way.
+        until: Time (`time.time()`) at which it ends; none for no limit.
+    """
+    asked: set[Path] = set()
+    while run_folder := _open_run(campaigns, kept, asked):
+        campaign, task, seed, folder = run_folder
+        if (kept / "stop").exists() or (until is not None and time.time() >= until):
+            return
+        asked.add(folder)
+        said = " ".join(part for part in (campaign.name, task.name, task.algorithm) if part)
+        try:
+            row = advance(task, seed, folder, until)
+        except Stopped:
+            print(
+                f"{_clock()} {said} seed {seed}: not finished, or under way elsewhere", flush=True
+            )
+            continue
+        found = f"score {row['score']}" if row["outcome"] == "done" else f"failed: {row['reason']}"
+        print(f"{_clock()} {said} seed {seed}: {found}", flush=True)
+
+
+def _open_run(
+    campaigns: Sequence[plan.Campaign], kept: Path, asked: set[Path]
+) -> tuple[plan.Campaign, Task, int, Path] | None:
+    """Return the first run that has no row and has not been taken by this command."""
+    for campaign in campaigns:
+        recorded = {
+            (r["task"], r["algorithm"], str(r["seed"])) for r in records.rows_of(campaign, kept)
+        }
+        for task, seed in campaign.runs():
+            folder = records.folder_of(kept, campaign, task, seed)
+            if folder not in asked and (task.name, task.algorithm, str(seed)) not in recorded:
+                return campaign, task, seed, folder
+    return None
+
+
+def _clock() -> str:
+    return datetime.now().isoformat(" ", "seconds")
+
+
+def _until(arguments: argparse.Namespace) -> float | None:
+    """Return the time at which the command ends."""
+    now = datetime.now()
+    if arguments.hours is not None:
+        return (now + timedelta(hours=arguments.hours)).timestamp()
+    if arguments.until is None:
+        return None
+    clock = datetime.strptime(arguments.until, "%H:%M").time()
+    then = datetime.combine(now.date(), clock)
+    return (then if then > now else then + timedelta(days=1)).timestamp()
+
+
+def _terminate(number: int, frame: Any) -> None:
+    sys.exit(128 + number)
+
+
+def _work(arguments: argparse.Namespace) -> None:
+    """Do what is asked of campaigns."""
+    campaigns = [plan.load(name) for name in arguments.tasks]
+    if arguments.next:
+        signal.signal(signal.SIGTERM, _terminate)
+        print(f"{_clock()} {', '.join(arguments.tasks)}, {scheduling()} scheduling", flush=True)
+        next_runs(campaigns, arguments.folder, _until(arguments))
+    for campaign in campaigns:
+        if arguments.gather:
+            records.gather(campaign, arguments.folder)
+        print(f"{campaign.name}: {campaign.budget}\n")
+        print(records.table(campaign, records.rows_of(campaign, arguments.folder)) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("tasks", nargs="*", metavar="TASK|NAME", help="Tasks to run, all if none; or campaigns.")
+    add("--csv", type=Path, default=Path("docs/scores.csv"), help="File of rows of tasks.")
+    add("--runs", type=Path, help="Folder in which runs of tasks stay; deleted if none.")
+    add("--table", action="store_true", help="Print the table and run nothing.")
+    add("--next", action="store_true", help="Do the open runs of the campaigns.")
+    add("--gather", action="store_true", help="Write the CSV files of the campaigns.")
+    add("--hours", type=float, help="Hours after which --next ends.")
+    add("--until", metavar="HH:MM", help="Time of day at which --next ends.")
+    add("--folder", type=Path, default=Path("runs/campaigns"), help="Where campaigns' runs stay.")
+    return parser
+
+
 def main() -> None:
     """Run what is missing, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    names = [task.name for task in TASKS]
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="Tasks to run; all if none.")
-    parser.add_argument("--csv", type=Path, default=Path("docs/scores.csv"), help="File of rows.")
-    parser.add_argument("--runs", type=Path, help="Folder in which runs stay; deleted if none.")
-    parser.add_argument("--table", action="store_true", help="Print the table and run nothing.")
+    parser = _parser()
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.tasks) - set(names))
-    if unknown:
-        parser.error(f"unknown tasks {', '.join(unknown)}: choose from {', '.join(names)}")
+    known = [task.name for task in TASKS]
+    if arguments.tasks and set(arguments.tasks) <= set(plan.names()):
+        _work(arguments)
+        return
+    if unknown := sorted(set(arguments.tasks) - set(known)):
+        choices = ", ".join([*known, *plan.names()])
+        parser.error(f"unknown tasks {', '.join(unknown)}: choose from {choices}")
+    if arguments.next or arguments.gather:
+        parser.error("--next and --gather want names of campaigns")
     rows = read_rows(arguments.csv)
     done = {(row["task"], int(row["seed"]), row["digest"]) for row in rows}
     for task in TASKS if not arguments.table else ():

@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmark.scores.campaign import newest_version
+from benchmark.scores.runs import newest_version
 from benchmark.scores.tasks import TASKS
 
 FIELDS: tuple[str, ...] = (
@@ -38,10 +38,13 @@ def read_curve(version: Path, seed: int) -> list[dict[str, Any]]:
 
     Returns:
         Per evaluation: learner steps, environment steps as last logged before, seconds since the
-        run's first record, and the returns' mean and standard deviation.
+        run's first record, and the returns' mean and standard deviation. None if the run has
+        not been evaluated, or logged nothing else.
     """
     events = EventAccumulator(str(version), size_guidance={"scalars": 0})
     events.Reload()
+    if not {"count/env_steps", "eval/return_mean"} <= set(events.Tags()["scalars"]):
+        return []
     began: Any = events.FirstEventTimestamp()
     counts = events.Scalars("count/env_steps")
     steps = [count.step for count in counts]

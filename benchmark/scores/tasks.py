@@ -18,6 +18,9 @@ class Task:
         seconds: Most seconds of `lrl fit`, start-up and evaluations included.
         seeds: Training seeds.
         settings: Further arguments of the command line.
+        algorithm: Name of the algorithm; "" where the recipe is the task.
+        checkpoint: Which one is tested, "best" or "last".
+        test_settings: Arguments of `lrl test` alone.
     """
 
     name: str
@@ -26,6 +29,9 @@ class Task:
     seconds: float
     seeds: range = range(5)
     settings: tuple[str, ...] = ()
+    algorithm: str = ""
+    checkpoint: str = "best"
+    test_settings: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:

@@ -14,6 +14,7 @@ from statistics import median
 import pytest
 import yaml
 
+from benchmark.scores import pages
 from benchmark.scores.campaign import read_rows, table
 from lrl.report.evaluate import evaluate
 
@@ -143,6 +144,14 @@ def test_the_table_of_scores_is_that_of_the_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (ROOT / "docs/benchmarks.md").read_text()
     assert table(read_rows(ROOT / "docs/scores.csv")) in text
+
+
+def test_the_tables_of_campaigns_are_those_of_their_files(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    names = re.findall(r"<!-- campaign (\w+) -->", page)
+    assert names == ["classic", "minatar", "atari100k", "pong", "acrobot_development"]
+    assert pages.written(page) == page
 
 
 def test_the_scores_of_algorithms_are_medians_of_the_runs():

@@ -1,0 +1,93 @@
+"""Tables of campaigns in the docs, from their CSV files: `python -m benchmark.scores.pages`.
+
+It writes what lies between `<!-- campaign NAME -->` and `<!-- end of campaign -->` in
+`docs/benchmarks.md`: a line for each task, a column for each algorithm, and the published scores of
+`docs/published/NAME.csv` beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from benchmark.scores import plan
+from benchmark.scores.records import Row, read_rows, rows_of
+
+PAGE = Path("docs/benchmarks.md")
+PUBLISHED = Path("docs/published")
+_SECTION = re.compile(r"(<!-- campaign (\w+) -->\n).*?(<!-- end of campaign -->)", re.DOTALL)
+
+
+def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Row]) -> str:
+    """Return the scores of a campaign as a Markdown table.
+
+    Args:
+        campaign: The campaign.
+        rows: Its finished runs.
+        published: Scores by `task` and `algorithm`, and by `frames` where they depend on them.
+    """
+    done = sum(row["outcome"] == "done" for row in rows)
+    failed = len(rows) - done
+    planned = len(campaign.tasks) * len(campaign.seeds)
+    algorithms = list(dict.fromkeys(task.algorithm for task in campaign.tasks))
+    columns = list(dict.fromkeys(_column(row) for row in published))
+    heads = ["task", *(algorithm or "score" for algorithm in algorithms), *columns]
+    has_bar = any(task.bar > float("-inf") for task in campaign.tasks)
+    heads += ["bar", "reached"] if has_bar else []
+    state = f"{done} of {planned} runs are done" + (f", {failed} failed" if failed else "")
+    lines = [
+        f"{state}. Training seeds {campaign.seeds[0]} to {campaign.seeds[-1]}.",
+        "",
+        f"| {' | '.join(heads)} |",
+        f"|{' --- |' * len(heads)}",
+    ]
+    for name in dict.fromkeys(task.name for task in campaign.tasks):
+        of_task = [row for row in rows if row["task"] == name]
+        cells = [f"`{name}`"]
+        cells += [_scores([r for r in of_task if r["algorithm"] == a]) for a in algorithms]
+        known = {_column(row): row["score"] for row in published if row["task"] == name}
+        cells += [known.get(column, "") for column in columns]
+        if has_bar:
+            bar = next(task.bar for task in campaign.tasks if task.name == name)
+            scores = [float(row["score"]) for row in of_task if row["outcome"] == "done"]
+            reached = sum(score >= bar for score in scores)
+            cells += [f"{bar:g}", f"{reached} of {len(of_task)}" if of_task else ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _column(published: Row) -> str:
+    frames = published.get("frames")
+    at = f" at {int(frames) / 1e6:g} M frames" if frames else ""
+    return f"{published['algorithm'].replace('_', ' ')}{at}, published"
+
+
+def _scores(rows: Sequence[Row]) -> str:
+    """Return the mean score of some runs, the lowest and the highest, and how many there are."""
+    scores = [float(row["score"]) for row in rows if row["outcome"] == "done"]
+    if not scores:
+        return ""
+    return f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f}; {len(scores)})"
+
+
+def written(page: str) -> str:
+    """Return a page with its tables of campaigns as the CSV files have them."""
+
+    def replacement(match: re.Match[str]) -> str:
+        campaign = plan.load(match[2])
+        rows = rows_of(campaign, Path())
+        published = read_rows(PUBLISHED / f"{campaign.name}.csv")
+        return f"{match[1]}{section(campaign, rows, published)}{match[3]}"
+
+    return _SECTION.sub(replacement, page)
+
+
+def main() -> None:
+    """Write the tables into the page."""
+    PAGE.write_text(written(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What a campaign has found: rows and curves from the folders of its runs, into CSV files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from benchmark.scores.curves import read_curve
+from benchmark.scores.plan import Campaign
+from benchmark.scores.tasks import Task
+from lrl.checkpoints.runs import versions
+
+HOME = Path("docs/campaigns")
+"""Where CSV files of campaigns lie: `NAME.csv` has a row for each run, `NAME_curves.csv` a row for
+each of its evaluations."""
+ROW_FIELDS: tuple[str, ...] = (
+    "task", "algorithm", "seed", "outcome", "score", "deviation", "episodes", "checkpoint",
+    "validation", "env_steps", "frames", "learner_steps", "cpu_seconds", "seconds", "scheduling",
+    "sittings", "resumed", "digest", "environment", "protocol", "epsilon", "max_frames", "cores",
+    "torch", "lrl", "ale_py", "processor", "reason",
+)  # fmt: skip
+CURVE_FIELDS: tuple[str, ...] = (
+    "task", "algorithm", "seed", "digest", "learner_steps", "env_steps", "frames", "return_mean",
+    "return_std",
+)  # fmt: skip
+Row = Mapping[str, Any]
+
+
+def folder_of(kept: Path, campaign: Campaign, task: Task, seed: int) -> Path:
+    """Return the folder of a run; another one once its recipe has changed."""
+    parts = (task.name, task.algorithm, str(seed), task.digest)
+    return kept / campaign.name / "-".join(part for part in parts if part)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file of scores; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def rows_of(campaign: Campaign, kept: Path, home: Path = HOME) -> list[Row]:
+    """Return the rows of a campaign's ended runs, in its order, of its present recipes.
+
+    Args:
+        campaign: The campaign.
+        kept: Folder of runs.
+        home: Folder of CSV files; what the folder of runs has comes before them.
+    """
+    recorded = {_key(row): row for row in read_rows(home / f"{campaign.name}.csv")}
+    rows: list[Row] = []
+    for task, seed in campaign.runs():
+        path = folder_of(kept, campaign, task, seed) / "row.json"
+        key = (task.name, task.algorithm, str(seed), task.digest)
+        if path.exists():
+            rows.append(json.loads(path.read_text()))
+        elif key in recorded:
+            rows.append(recorded[key])
+    return rows
+
+
+def gather(campaign: Campaign, kept: Path, home: Path = HOME) -> None:
+    """Bring the CSV files up to date with the folder of runs."""
+    rows = rows_of(campaign, kept, home)
+    recorded = read_rows(home / f"{campaign.name}_curves.csv")
+    keys = {_key(row) for row in rows}
+    fresh = [
+        {**_cells(row, ("task", "algorithm", "seed", "digest")), **point}
+        for row in rows
+        for point in _curve(kept / campaign.name, row)
+    ]
+    renewed = {_key(row) for row in fresh}
+    old = [row for row in recorded if _key(row) in keys - renewed]
+    order = {_key(row): number for number, row in enumerate(rows)}
+    curves = sorted([*old, *fresh], key=lambda row: order[_key(row)])
+    _write(home / f"{campaign.name}.csv", ROW_FIELDS, rows)
+    _write(home / f"{campaign.name}_curves.csv", CURVE_FIELDS, curves)
+
+
+def table(campaign: Campaign, rows: Sequence[Row]) -> str:
+    """Return how far a campaign is, and its mean scores, as a Markdown table."""
+    lines = [
+        "| task | algorithm | runs | mean score (lowest to highest) | env steps | CPU minutes |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for task in campaign.tasks:
+        of_task = [r for r in rows if (r["task"], r["algorithm"]) == (task.name, task.algorithm)]
+        done = [row for row in of_task if row["outcome"] == "done"]
+        failed = len(of_task) - len(done)
+        runs = f"{len(done)} of {len(campaign.seeds)}" + (f", {failed} failed" if failed else "")
+        cells = [f"`{task.name}`", task.algorithm, runs, "", "", ""]
+        if done:
+            scores = [float(row["score"]) for row in done]
+            steps = mean(float(row["env_steps"]) for row in done)
+            minutes = mean(float(row["cpu_seconds"]) for row in done) / 60
+            cells[3] = f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+            cells[4:] = [f"{steps:,.0f}", f"{minutes:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _curve(folder: Path, row: Row) -> list[dict[str, Any]]:
+    """Return the evaluations of a run, whose sittings each have a version; the last ones count."""
+    parts = (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
+    runs = folder / "-".join(part for part in parts if part) / "runs"
+    done = row["outcome"] == "done"  # one that failed has no counts
+    frames = int(row["frames"]) / int(row["env_steps"]) if done else 1
+    points: dict[int, dict[str, Any]] = {}
+    for named in runs.glob("*"):
+        for version in versions(runs, named.name):
+            for point in read_curve(version, int(row["seed"])):
+                point["frames"] = round(frames * point["env_steps"])
+                points[point["learner_steps"]] = _cells(point, CURVE_FIELDS[4:])
+    return [points[step] for step in sorted(points)]
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
+
+
+def _cells(row: Row, fields: Iterable[str]) -> dict[str, Any]:
+    return {field: row.get(field, "") for field in fields}
+
+
+def _write(path: Path, fields: Sequence[str], rows: Iterable[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fields, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_cells(row, fields) for row in rows)

@@ -1,0 +1,276 @@
+"""One run of a task: train, go on where it was interrupted, test, and say it in a row."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from benchmark.scores.tasks import Task
+from lrl.checkpoints.runs import versions
+from lrl.preflight.cores import available_cores
+
+FIELDS: tuple[str, ...] = (
+    "task", "seed", "score", "deviation", "seconds", "env_steps", "learner_steps",
+    "validation", "cores", "torch", "digest", "environment", "protocol", "epsilon", "max_frames",
+    "episodes", "frames", "lrl", "ale_py", "processor",
+)  # fmt: skip
+"""Columns of `docs/scores.csv`."""
+_STOPS = {128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT}
+_KILLED_AT_MOST = 3
+
+
+class Stopped(Exception):
+    """The run was interrupted and goes on the next time."""
+
+
+class Failed(Exception):
+    """The run ended with an error, which the message says."""
+
+
+def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
+    """Train and test a task in processes of their own; return its row.
+
+    Args:
+        task: What to train.
+        seed: Seed of the training.
+        kept: Folder in which the run stays as `TASK_SEED`; none to delete it.
+
+    Raises:
+        Failed: Training or testing ended with an error.
+    """
+    folder = None if kept is None else str(kept / f"{task.name}_{seed}")
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as runs:
+        command = _command(task, seed, Path(runs))
+        started = time.perf_counter()
+        _call([*command("fit"), "--trainer.enable_progress_bar", "false"])
+        seconds = time.perf_counter() - started
+        return {**_scored(task, seed, Path(runs)), "seconds": round(seconds, 1)}
+
+
+def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[str, object]:
+    """Train what is missing of a run, test it, and keep its row as `row.json`.
+
+    A run that was interrupted goes on from its last checkpoint. `fit.log` is what it printed, and
+    `sittings.json` has a record of each time that it was worked on; one that was killed together
+    with this process has no seconds there.
+
+    Args:
+        task: What to train.
+        seed: Seed of the training.
+        folder: The run's own folder, made if need be.
+        until: Time (`time.time()`) at which it is stopped; none for no limit.
+
+    Raises:
+        Stopped: It was interrupted, or another process works on it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    row: dict[str, object] = {
+        "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": task.digest,
+        "checkpoint": task.checkpoint, "scheduling": scheduling(),
+    }  # fmt: skip
+    with _locked(folder / "lock") as lock:
+        try:
+            _sit(task, seed, folder, until, lock)
+            row |= {**_scored(task, seed, folder / "runs"), "outcome": "done", "reason": ""}
+            row["resumed"] = _how_it_went_on(folder)
+        except Failed as error:
+            row |= {"outcome": "failed", "reason": " ".join(str(error).split())[-300:]}
+        sittings = _read_json(folder / "sittings.json", [])
+        row["sittings"] = len(sittings)
+        row["cpu_seconds"] = round(sum(sitting.get("cpu_seconds", 0.0) for sitting in sittings))
+        if row["scheduling"] != "idle":  # where others go first, they say nothing
+            row["seconds"] = round(sum(sitting.get("seconds", 0.0) for sitting in sittings), 1)
+        for replay in (folder / "runs").glob("*/*/checkpoints/replay"):
+            shutil.rmtree(replay)
+        _write_json(folder / "row.json", row)
+    return row
+
+
+def scheduling() -> str:
+    """Return "idle" for a process that only gets what others leave, else "normal"."""
+    policy = getattr(os, "sched_getscheduler", lambda _: 0)(0)
+    return "idle" if policy == getattr(os, "SCHED_IDLE", -1) else "normal"
+
+
+def newest_version(runs: Path) -> Path:
+    """Return the folder of the newest run in `runs`; a kept one may lie beside interrupted ones."""
+    return _all_versions(runs)[-1]
+
+
+def _all_versions(runs: Path) -> list[Path]:
+    (named,) = runs.iterdir()
+    return versions(runs, named.name)
+
+
+def _sit(task: Task, seed: int, folder: Path, until: float | None, lock: int) -> None:
+    """Train until it is done, and note how long.
+
+    A sitting is noted before it begins, so that one that was killed with the machine counts, too.
+    """
+    sittings = _read_json(folder / "sittings.json", [])
+    saved = list((folder / "runs").glob("*/*/checkpoints/last.ckpt"))
+    _write_json(folder / "sittings.json", [*sittings, {"ended": "killed"}])
+    command = [*_command(task, seed, folder / "runs")("fit")]
+    command += ["--trainer.enable_progress_bar", "false"]
+    command += ["--ckpt_path", "last"] if saved else []
+    started, cpu = time.perf_counter(), _cpu_seconds()
+
+    def note(ended: str) -> None:
+        used = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - cpu}
+        _write_json(folder / "sittings.json", [*sittings, {"ended": ended, **used}])
+
+    try:
+        status = _watched(command, folder / "fit.log", until, lock)
+    except BaseException:
+        note("stopped")
+        raise
+    note("done" if status == 0 else "stopped" if status in _STOPS else f"status {status}")
+    if status in _STOPS:
+        raise Stopped
+    if status < 0:
+        killed = 1 + sum("status -" in sitting["ended"] for sitting in sittings)
+        if killed < _KILLED_AT_MOST:
+            raise Stopped
+    if status:
+        raise Failed(f"lrl fit ended with {status}: {_last_words(folder / 'fit.log')}")
+
+
+def _watched(command: Sequence[str], log: Path, until: float | None, lock: int) -> int:
+    """Run a command to its end, or stop it; return its exit status.
+
+    It holds the lock as long as it lives, even if this process is killed.
+    """
+    with log.open("a") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, pass_fds=(lock,))
+        try:
+            return process.wait(None if until is None else max(0.0, until - time.time()))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            return process.wait()
+        except BaseException:  # SIGTERM and Ctrl-C: it saves, and is waited for
+            process.terminate()
+            process.wait()
+            raise
+
+
+def _command(task: Task, seed: int, runs: Path) -> Any:
+    """Return what makes the command line of `fit` and `test`."""
+
+    def line(name: str, *more: str) -> list[str]:
+        settings = ["--config", f"configs/{task.recipe}.yaml", "--runs", str(runs)]
+        seeded = [*settings, "--seed_everything", str(seed), *task.settings]
+        return [sys.executable, "-m", "lrl", name, *seeded, *more]
+
+    return line
+
+
+def _scored(task: Task, seed: int, runs: Path) -> dict[str, object]:
+    """Test a trained run; return what a row says of it, but for the seconds."""
+    command = _command(task, seed, runs)
+    output = _call([*command("test", *task.test_settings), "--ckpt_path", task.checkpoint])
+    score = re.search(r"return (-?[\d.]+) ± ([\d.]+) over (\d+) episodes", output)
+    if score is None:
+        raise Failed(f"lrl test printed no score:\n{output}")
+    summary = _read_json(newest_version(runs) / "summary.json", None)
+    if summary is None:
+        raise Failed("the run was killed when it had ended, and left no summary.json")
+    return {
+        "task": task.name,
+        "seed": seed,
+        "score": score[1],
+        "deviation": score[2],
+        "env_steps": summary["env_steps"],
+        "learner_steps": summary["learner_steps"],
+        "validation": summary["best_return_mean"],
+        "cores": available_cores(),
+        "torch": torch.__version__.partition("+")[0],
+        "digest": task.digest,
+        **_measured(summary["stamp"]),
+        "episodes": score[3],
+    }
+
+
+def _measured(stamp: Mapping[str, Any]) -> dict[str, object]:
+    """Return what of a protocol stamp belongs to a row."""
+    evaluation, packages = stamp["evaluation"], stamp["versions"]
+    return {
+        "environment": stamp["environment"]["id"],
+        "protocol": stamp["protocol"],
+        "epsilon": evaluation["epsilon"],
+        "max_frames": evaluation["max_frames_per_episode"],
+        "frames": stamp["training"]["frames"],
+        "lrl": packages["lrl"],
+        "ale_py": packages["ale-py"],
+        "processor": stamp["hardware"]["processor"],
+    }
+
+
+def _how_it_went_on(folder: Path) -> str:
+    """Return how an interrupted run went on: "exactly", "at once" or "refilled" (its replay)."""
+    folders = _all_versions(folder / "runs")
+    if len(folders) == 1:
+        return ""
+    config = yaml.safe_load((folders[-1] / "config.yaml").read_text())
+    if not config["actor_learner"]["checkpoint_replay"]:
+        return "refilled"
+    is_exact = config["data"]["actors"]["num_actors"] == 0 and config["trainer"]["devices"] != 2
+    return "exactly" if is_exact else "at once"
+
+
+def _call(command: Sequence[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode < 0 or result.returncode in _STOPS:
+        raise Stopped
+    if result.returncode:
+        raise Failed(f"{' '.join(command)} failed:\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Hold a file that no other process holds; it is free when all that have it open have ended."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Stopped from None
+        yield file.fileno()
+
+
+def _cpu_seconds() -> float:
+    """Return the processor time of processes that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _last_words(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text().splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["nothing was printed"])[-1]
+
+
+def _read_json(path: Path, otherwise: Any) -> Any:
+    return json.loads(path.read_text()) if path.exists() else otherwise
+
+
+def _write_json(path: Path, content: Any) -> None:
+    """Write a file that is there as a whole or not at all."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(content, indent=1))
+    draft.replace(path)

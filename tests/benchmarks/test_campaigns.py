@@ -1,0 +1,385 @@
+"""Campaigns as files: order, locks, interruptions, rows, and what is gathered from them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.command_line import quiet_commands
+
+from benchmark.scores import campaign as command
+from benchmark.scores import pages, plan, records, runs
+from benchmark.scores.tasks import Task
+from lrl.cli.main import run as run_command
+from lrl.envs.atari import RANDOM_AND_HUMAN
+
+pytestmark = quiet_commands
+
+ROOT = Path(__file__).parents[2]
+USED = {*range(10), *range(100, 200)}
+"""Training seeds of docs/scores.csv and of development."""
+TWO = """
+budget: Some.
+checkpoint: last
+seeds: [10, 11]
+settings: {trainer.max_steps: 20}
+tasks:
+  one: {settings: {data.env.id: CartPole-v1}, bar: 475}
+  two: {configs: [cartpole_sync], algorithms: [b]}
+algorithms:
+  a: {configs: [cartpole_sync, system/ddp]}
+  b: {settings: {model.head: {class_path: x}}}
+"""
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch) -> plan.Campaign:
+    monkeypatch.chdir(ROOT)
+    text = TWO.replace("one: {", "one: {configs: [cartpole_sync], ").replace(
+        "cartpole_sync, sys", "sys"
+    )
+    (tmp_path / "two.yaml").write_text(text)
+    return plan.load("two", tmp_path)
+
+
+def test_runs_are_in_order_seed_by_seed(two):
+    order = [(task.name, task.algorithm, seed) for task, seed in two.runs()]
+    assert order == [
+        ("one", "a", 10), ("one", "b", 10), ("two", "b", 10),
+        ("one", "a", 11), ("one", "b", 11), ("two", "b", 11),
+    ]  # fmt: skip
+
+
+def test_settings_of_all_then_of_the_task_then_of_the_algorithm(two):
+    first, second, _ = two.tasks
+    assert (first.recipe, first.checkpoint, first.bar) == ("cartpole_sync", "last", 475)
+    overlay = ("--config", "configs/system/ddp.yaml")
+    assert first.settings == (*overlay, "--trainer.max_steps=20", "--data.env.id=CartPole-v1")
+    assert second.settings[-1] == '--model.head={"class_path": "x"}'
+    assert len({first.digest, second.digest}) == 2
+
+
+def test_a_key_that_means_nothing_is_refused(tmp_path):
+    (tmp_path / "odd.yaml").write_text(TWO.replace("budget", "bugdet"))
+    with pytest.raises(ValueError, match=r"odd.yaml: unknown keys \['bugdet'\]"):
+        plan.load("odd", tmp_path)
+
+
+@pytest.mark.parametrize("name", plan.names())
+def test_every_campaign_has_its_recipes_and_fresh_seeds(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    campaign = plan.load(name)
+    development = name.endswith("_development")
+    assert set(campaign.seeds) <= USED if development else not USED & set(campaign.seeds)
+    folders = {records.folder_of(Path(), campaign, *run) for run in campaign.runs()}
+    assert len(folders) == len(campaign.tasks) * len(campaign.seeds)
+
+
+def test_published_scores_are_of_the_campaigns_tasks_and_say_where_they_were_read():
+    for name in ("atari100k", "minatar"):
+        tasks = {task.name for task in plan.load(name).tasks}
+        rows = records.read_rows(ROOT / f"docs/published/{name}.csv")
+        assert {row["task"] for row in rows} == tasks
+        assert all(bool(row["score"]) == bool(row["read_in"]) for row in rows)
+    games = records.read_rows(ROOT / "docs/published/atari100k.csv")
+    assert sum(row["algorithm"] == "der_van_hasselt_2019" for row in games) == 26
+    for row in games:
+        random, human = RANDOM_AND_HUMAN[re.sub("(?<!^)([A-Z])", r"_\1", row["task"]).lower()]
+        if row["algorithm"] in ("random", "human"):
+            assert float(row["score"]) == (random if row["algorithm"] == "random" else human)
+
+
+def finished(kept: Path, campaign: plan.Campaign, task: Task, seed: int, **values: object) -> Path:
+    folder = records.folder_of(kept, campaign, task, seed)
+    folder.mkdir(parents=True)
+    row = {
+        "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": task.digest,
+        "outcome": "done", "score": "480.5", "env_steps": 1000, "frames": 4000,
+        "cpu_seconds": 120, **values,
+    }  # fmt: skip
+    (folder / "row.json").write_text(json.dumps(row))
+    return folder
+
+
+def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, capsys):
+    taken = []
+    finished(tmp_path, two, two.tasks[0], 10)
+
+    def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[str, object]:
+        taken.append((task.name, task.algorithm, seed))
+        if len(taken) == 1:
+            raise runs.Stopped
+        if len(taken) == 3:
+            (tmp_path / "stop").touch()
+        finished(tmp_path, two, task, seed)
+        return {"outcome": "done", "score": 1.0}
+
+    monkeypatch.setattr(command, "advance", advance)
+    command.next_runs([two], tmp_path, None)
+    # What another process has, or was stopped, is left; the file `stop` ends it after a run.
+    assert taken == [("one", "b", 10), ("two", "b", 10), ("one", "a", 11)]
+    assert "two one b seed 10: not finished" in capsys.readouterr().out
+    (tmp_path / "stop").unlink()
+    command.next_runs([two], tmp_path, time.time() - 1)
+    assert len(taken) == 3
+    command.next_runs([two], tmp_path, None)
+    assert taken[3:] == [("one", "b", 10), ("one", "b", 11), ("two", "b", 11)]
+
+
+def test_rows_and_curves_are_gathered_and_stay_without_their_folders(two, tmp_path):
+    kept, home = tmp_path / "kept", tmp_path / "home"
+    finished(kept, two, two.tasks[2], 11, score="470.5")
+    finished(kept, two, two.tasks[2], 10)
+    finished(kept, two, two.tasks[0], 10, outcome="failed", score="", reason="no memory")
+    records.gather(two, kept, home)
+    rows = records.read_rows(home / "two.csv")
+    assert [(row["task"], row["seed"], row["outcome"]) for row in rows] == [
+        ("one", "10", "failed"), ("two", "10", "done"), ("two", "11", "done"),
+    ]  # fmt: skip
+    text = records.table(two, records.rows_of(two, tmp_path / "gone", home))
+    assert "| `one` | a | 0 of 2, 1 failed |  |  |  |" in text
+    assert "| `two` | b | 2 of 2 | 475.5 (470.5 to 480.5) | 1,000 | 2.0 |" in text
+    before = (home / "two.csv").read_text()
+    records.gather(two, tmp_path / "gone", home)
+    assert (home / "two.csv").read_text() == before
+
+
+def test_a_changed_recipe_leaves_its_rows_out(two, tmp_path):
+    first = two.tasks[0]
+    finished(tmp_path, two, first, 10)
+    assert len(records.rows_of(two, tmp_path, tmp_path)) == 1
+    changed = Task(**{**vars(first), "settings": (*first.settings, "--x=1")})
+    other = plan.Campaign(two.name, two.budget, two.seeds, (changed,))
+    assert records.rows_of(other, tmp_path, tmp_path) == []
+
+
+def test_evaluations_of_all_sittings_make_one_curve(two, tmp_path, monkeypatch):
+    task = two.tasks[0]
+    folder = finished(tmp_path, two, task, 10)
+    for number in (0, 1):
+        (folder / f"runs/cartpole/version_{number}").mkdir(parents=True)
+
+    def read_curve(version: Path, seed: int) -> list[dict[str, object]]:
+        steps = (5, 10) if version.name == "version_0" else (10, 15)
+        of = {"seed": seed, "seconds": 1, "return_std": 0.0, "return_mean": float(version.name[-1])}
+        return [{**of, "learner_steps": step, "env_steps": 10 * step} for step in steps]
+
+    monkeypatch.setattr(records, "read_curve", read_curve)
+    records.gather(two, tmp_path, tmp_path / "home")
+    with (tmp_path / "home/two_curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(r["learner_steps"], r["env_steps"], r["frames"], r["return_mean"]) for r in rows] == [
+        ("5", "50", "200", "0.0"), ("10", "100", "400", "1.0"), ("15", "150", "600", "1.0"),
+    ]  # fmt: skip
+
+
+FAKE = """
+import pathlib, sys, time
+runs = pathlib.Path(sys.argv[sys.argv.index("--runs") + 1]) / "name/version_0/checkpoints"
+if "test" in sys.argv[1]:
+    sys.exit("lrl: error: no test")
+runs.mkdir(parents=True, exist_ok=True)
+(runs / "last.ckpt").touch()
+print("--ckpt_path" in sys.argv, flush=True)
+{end}
+"""
+
+
+@pytest.fixture
+def fake(two, tmp_path, monkeypatch):
+    """A command in place of `lrl`, which leaves a checkpoint and then does what it is told."""
+
+    def told(end: str) -> tuple[Task, Path]:
+        script = tmp_path / "fake.py"
+        script.write_text(FAKE.format(end=end))
+
+        def command_of(task: Task, seed: int, runs_folder: Path):
+            return lambda name, *more: [
+                sys.executable, str(script), name, "--runs", str(runs_folder), *more
+            ]  # fmt: skip
+
+        monkeypatch.setattr(runs, "_command", command_of)
+        return two.tasks[0], tmp_path / "run"
+
+    return told
+
+
+def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake):
+    task, folder = fake("time.sleep(60)")
+    with pytest.raises(runs.Stopped):
+        runs.advance(task, 10, folder, time.time() + 1.5)
+    task, folder = fake("sys.exit(143)")
+    with pytest.raises(runs.Stopped):
+        runs.advance(task, 10, folder, None)
+    assert (folder / "fit.log").read_text().split() == ["False", "True"]
+    assert [s["ended"] for s in json.loads((folder / "sittings.json").read_text())] == [
+        "stopped"
+    ] * 2
+    assert not (folder / "row.json").exists()
+
+
+def test_a_command_that_is_stopped_stops_its_run_and_notes_it(fake, monkeypatch):
+    task, folder = fake("time.sleep(60)")
+
+    def terminated(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if process.poll() is None and not (folder / "runs/name").exists():
+            while not (folder / "runs/name/version_0/checkpoints/last.ckpt").exists():
+                time.sleep(0.02)
+            sys.exit(143)  # as the handler of SIGTERM does
+        return wait(process, timeout)
+
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", terminated)
+    with pytest.raises(SystemExit, match="143"):
+        runs.advance(task, 10, folder, None)
+    (sitting,) = json.loads((folder / "sittings.json").read_text())
+    assert sitting["ended"] == "stopped"
+    assert sitting["cpu_seconds"] > 0.0
+
+
+def test_a_run_that_fails_has_a_row_with_its_reason(fake):
+    task, folder = fake('sys.exit("lrl: error: data.env.id is odd")')
+    row = runs.advance(task, 10, folder, None)
+    assert (row["outcome"], row["seed"], row["sittings"]) == ("failed", 10, 1)
+    assert row["reason"] == "lrl fit ended with 1: lrl: error: data.env.id is odd"
+    assert json.loads((folder / "row.json").read_text()) == row
+
+
+def test_a_run_that_was_killed_is_open_twice_and_then_has_failed(fake):
+    task, folder = fake("import os; os.kill(os.getpid(), 9)")
+    for _ in range(2):
+        with pytest.raises(runs.Stopped):
+            runs.advance(task, 10, folder, None)
+    row = runs.advance(task, 10, folder, None)
+    assert (row["outcome"], row["sittings"]) == ("failed", 3)
+    assert "ended with -9" in str(row["reason"])
+
+
+def test_a_test_that_fails_has_a_row(fake):
+    task, folder = fake("")
+    row = runs.advance(task, 10, folder, None)
+    assert row["outcome"] == "failed"
+    assert str(row["reason"]).endswith("lrl: error: no test")
+
+
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    input()
+"""
+
+
+def test_no_two_processes_take_the_same_run(fake):
+    task, folder = fake("sys.exit(143)")
+    folder.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(runs.Stopped):
+            runs.advance(task, 10, folder, None)
+        assert not (folder / "fit.log").exists()
+        process.communicate("\n")
+    with pytest.raises(runs.Stopped):
+        runs.advance(task, 10, folder, None)
+    assert (folder / "fit.log").exists()
+
+
+def test_a_page_has_scores_published_ones_and_bars(two):
+    rows = [
+        {"task": "one", "algorithm": "a", "outcome": "done", "score": "470.0"},
+        {"task": "one", "algorithm": "a", "outcome": "done", "score": "481.0"},
+        {"task": "one", "algorithm": "b", "outcome": "failed", "score": ""},
+    ]
+    published = [
+        {"task": "one", "algorithm": "dqn", "frames": "5000000", "score": "17"},
+        {"task": "two", "algorithm": "dqn", "frames": "5000000", "score": ""},
+    ]
+    assert pages.section(two, rows, published) == (
+        "2 of 6 runs are done, 1 failed. Training seeds 10 to 11.\n\n"
+        "| task | a | b | dqn at 5 M frames, published | bar | reached |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| `one` | 475.5 (470.0 to 481.0; 2) |  | 17 | 475 | 1 of 3 |\n"
+        "| `two` |  |  |  | -inf |  |\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_campaign_is_interrupted_and_goes_on_to_its_score(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "short.yaml").write_text("""
+budget: A minute.
+checkpoint: last
+seeds: [10]
+settings:
+  trainer.max_steps: 60
+  trainer.log_every_n_steps: 10
+  data.evaluation.test_episodes: 3
+  data.evaluation.episodes: 2
+  actor_learner.eval_period_learner_steps: 20
+  actor_learner.save_period_learner_steps: 20
+  actor_learner.checkpoint_replay: true
+tasks:
+  cartpole: {configs: [cartpole_sync]}
+""")
+    campaign = plan.load("short", tmp_path)
+    ((task, seed),) = campaign.runs()
+    folder = records.folder_of(tmp_path, campaign, task, seed)
+    half = Task(**{**vars(task), "settings": (*task.settings, "--trainer.max_steps=20")})
+    with runs._locked(_made(folder) / "lock") as lock:  # as if it had been stopped after 20 steps
+        runs._sit(half, seed, folder, None, lock)
+    command.next_runs([campaign], tmp_path, None)
+    records.gather(campaign, tmp_path, tmp_path / "home")
+    (row,) = records.read_rows(tmp_path / "home/short.csv")
+    assert (row["outcome"], row["resumed"], row["sittings"]) == ("done", "exactly", "2")
+    assert (row["learner_steps"], row["episodes"], row["checkpoint"]) == ("60", "3", "last")
+    assert float(row["cpu_seconds"]) > 1.0
+    curve = records.read_rows(tmp_path / "home/short_curves.csv")
+    assert [point["learner_steps"] for point in curve] == ["20", "40", "60"]
+    assert not list(folder.glob("runs/*/*/checkpoints/replay"))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _of_each_algorithm() -> list:
+    first = {
+        (name, task.algorithm): task
+        for name in ("minatar", "atari100k", "pong", "acrobot_development")
+        for task in reversed(plan.load(name).tasks)
+    }
+    return [pytest.param(task, id="-".join(key)) for key, task in first.items()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", _of_each_algorithm())
+def test_the_settings_of_a_campaign_train(task: Task, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    small = {
+        "trainer.max_steps": 16, "trainer.log_every_n_steps": 8, "trainer.limit_train_batches": 2,
+        "actor_learner.eval_period_learner_steps": 16, "data.evaluation.episodes": 1,
+        "data.evaluation.max_frames_per_episode": 80,
+    }  # fmt: skip
+    if not task.algorithm.startswith("pqn"):
+        small |= {"data.rate.warm_up_env_steps": 200, "data.replay.capacity": 2000}
+    settings = ["--config", f"configs/{task.recipe}.yaml", *task.settings, *plan.options(small)]
+    line = ["lrl", "fit", *settings, "--runs", str(tmp_path), "--trainer.enable_progress_bar=false"]
+    monkeypatch.setattr(sys, "argv", line)
+    assert not run_command(), capsys.readouterr().err
+    summary = json.loads(next(tmp_path.glob("*/version_0/summary.json")).read_text())
+    assert summary["learner_steps"] == 16

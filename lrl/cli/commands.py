@@ -99,11 +99,12 @@ def _add_lists(parser: ArgumentParser, function: Callable[..., object]) -> set[s
     hints, added = get_type_hints(function), set[str | int]()
     for name, parameter in inspect.signature(function).parameters.items():
         if hints[name] == Sequence[str]:
-            about = {"nargs": "+", "metavar": "PATH", "help": texts[name]}
+            about = {"nargs": "+", "help": texts[name]}
             if parameter.default is parameter.empty:
-                parser.add_argument(name, **about)
+                parser.add_argument(name, metavar=name.upper(), **about)
             else:
-                parser.add_argument(f"--{name}", default=list(parameter.default), **about)
+                default = list(parameter.default)
+                parser.add_argument(f"--{name}", metavar="PATH", default=default, **about)
             added.add(name)
     return added
 

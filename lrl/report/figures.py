@@ -25,9 +25,10 @@ MOST_COLOURS = len(_COLOURS)
 _LINES = ("-", "--", ":")
 _WIDTH = 9.6  # inches
 _DPI = 120
-_MOST_SEEDS_DRAWN = 10
+_MOST_LINES = 24  # thin ones of single runs, in one panel
 _LONGEST_NAME = 34
 _PALETTE = 128
+_RARE = 0.02  # share of runs of which a profile's tail is not drawn
 
 Style = Mapping[str, Any]
 
@@ -81,8 +82,9 @@ def draw_curves(
     axes: Any = figure.subplots(rows, columns, squeeze=False, sharey=columns < 4 or rows == 1)
     drawn: dict[str, Any] = {}
     for place, (title, curves) in zip(axes.flat, panels.items(), strict=False):
+        is_clear = sum(len(curve.seeds) for curve in curves.values()) <= _MOST_LINES
         for group, curve in curves.items():
-            line = _draw_curve(place, curve, styles[group])
+            line = _draw_curve(place, curve, styles[group], is_clear)
             drawn.setdefault(group, line)
         _finish(place, title)
     for place in axes.flat[len(panels) :]:
@@ -93,8 +95,8 @@ def draw_curves(
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Curve, style: Style) -> Any:
-    if 1 < len(curve.seeds) <= _MOST_SEEDS_DRAWN:
+def _draw_curve(axes: Axes, curve: Curve, style: Style, draws_seeds: bool) -> Any:
+    if draws_seeds and len(curve.seeds) > 1:
         for at, values in curve.seeds:
             axes.plot(at, values, color=style["color"], linewidth=0.6, alpha=0.35)
     if curve.low is not None and curve.high is not None:
@@ -146,6 +148,11 @@ def draw_profiles(
         (drawn[group],) = axes.step(
             found.thresholds, found.share, where="post", linewidth=1.8, **style
         )
+    ends = [
+        found.thresholds[np.flatnonzero(found.share >= _RARE)[-1]] for found in profiles.values()
+    ]
+    begin = min(found.thresholds[0] for found in profiles.values())
+    axes.set_xlim(begin, max(ends) + 0.04 * (max(ends) - begin))
     axes.set_ylabel("share of runs above")
     axes.set_ylim(-0.02, 1.02)
     _finish(axes, unit if unit != RAW else "mean return")
@@ -215,7 +222,7 @@ def _light(axes: Axes) -> None:
 def _legend(figure: Figure, drawn: Mapping[str, Any], is_cut: bool = True) -> None:
     """Put the legend below all axes, where it covers nothing."""
     names = [*map(_short, drawn)] if is_cut else [*drawn]
-    widths = [len(name) + 6 for name in names]
+    widths = [len(name) + 10 for name in names]
     columns = len(names) if sum(widths) <= 150 else max(1, 150 // max(widths))
     figure.legend(
         list(drawn.values()), names, loc="outside lower center", ncols=columns, frameon=False,

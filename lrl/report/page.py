@@ -76,6 +76,9 @@ def report(
             protocols differ.
     """
     check_matplotlib()
+    given = [Path(path).resolve() for path in (*paths, *against)]
+    if twice := [str(path) for path in given if path.suffix == ".csv" and given.count(path) > 1]:
+        raise ConfigError(f"{twice[0]} is given twice, and would count twice")
     files = [Path(path) for path in paths if path.endswith(".csv")]
     groups = group_runs(read_runs([Path(p) for p in paths if not p.endswith(".csv")]))
     results = results_of(groups, score)

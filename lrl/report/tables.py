@@ -95,6 +95,7 @@ def task_table(results: Sequence[Result]) -> list[dict[str, Any]]:
             {
                 "task": task,
                 "has_human": any(row.human is not None for row in rows),
+                "has_costs": any(run.env_steps or run.seconds for row in rows for run in row.runs),
                 "rows": [_task_row(row, digits) for row in rows],
             }
         )
@@ -111,7 +112,7 @@ def _task_row(row: TaskRow, digits: int) -> dict[str, Any]:
         "runs": found.count,
         "iqm": _cell(Estimate(found.iqm, found.iqm_low, found.iqm_high), digits),
         "mean": f"{found.mean:.{digits}f}",
-        "std": f"{found.std:.{digits}f}",
+        "std": f"{found.std:.{digits}f}" if found.count > 1 else "",
         "median": f"{found.median:.{digits}f}",
         "human": _UNKNOWN if row.human is None else f"{row.human:.1%}",
         "env_steps": _median([run.env_steps for run in row.runs], "{:,.0f}"),

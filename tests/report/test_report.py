@@ -137,13 +137,20 @@ A, B = [3.0, 1.0, 2.0, 9.0], [2.0, 0.5, 8.0]
 """Last evaluations of two groups, by seed."""
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "runs"
     for seed, value in enumerate(A):
-        make_run(tmp_path / f"runs/a/version_{seed}", seed, [0.0, 12.0, value])
+        make_run(folder / f"a/version_{seed}", seed, [0.0, 12.0, value])
     for seed, value in enumerate(B):
-        make_run(tmp_path / f"runs/b/version_{seed}", seed, [0.0, 5.0, value], lr=0.2)
-    return tmp_path / "runs"
+        make_run(folder / f"b/version_{seed}", seed, [0.0, 5.0, value], lr=0.2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(runs: Path) -> Path:
+    output = str(runs.parent / "page")
+    return report([str(runs / "a"), str(runs / "b")], output=output, bounds={"CartPole-v1": (0, 4)})
 
 
 def every_resample(values: list[float], statistic) -> tuple[float, float]:
@@ -152,12 +159,7 @@ def every_resample(values: list[float], statistic) -> tuple[float, float]:
     return tuple(np.quantile(found, [0.025, 0.975], method="inverted_cdf"))
 
 
-def test_the_numbers_of_the_page_are_those_of_another_computation(runs: Path, tmp_path: Path):
-    page = report(
-        [str(runs / "a"), str(runs / "b")],
-        output=str(tmp_path / "page"),
-        bounds={"CartPole-v1": (0.0, 4.0)},
-    )
+def test_the_numbers_of_the_page_are_those_of_another_computation(page: Path):
     tables = parsed(page).tables
     header, *rows = tables["aggregates"]
     assert header == ["group", "runs", "IQM", "median", "mean", "optimality gap"]
@@ -186,8 +188,7 @@ def test_the_numbers_of_the_page_are_those_of_another_computation(runs: Path, tm
     assert numbers(back) == pytest.approx([1 - value, 1 - high, 1 - low], abs=1.1e-2)
 
 
-def test_the_tables_hold_what_the_runs_left(runs: Path, tmp_path: Path):
-    page = report([str(runs / "a"), str(runs / "b")], output=str(tmp_path / "page"))
+def test_the_tables_hold_what_the_runs_left(page: Path):
     found = parsed(page)
     assert found.sections == [
         "unsupported", "aggregates", "scores", "curves", "speed", "settings", "protocols",
@@ -328,8 +329,7 @@ def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium here")
-def test_a_browser_shows_the_page_whole(runs: Path, tmp_path: Path):
-    page = report([str(runs / "a"), str(runs / "b")], output=str(tmp_path / "page"))
+def test_a_browser_shows_the_page_whole(page: Path, tmp_path: Path):
     picture = tmp_path / "page.png"
     chromium = [
         "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",

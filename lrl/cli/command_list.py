@@ -18,6 +18,7 @@ class Command:
 
     The module has a function of the command's name, which takes what it needs by name; `ckpt_path`,
     a path or a sequence of paths, may be `best` or `last`. Its docstring is the command's help.
+    Sequences of strings take any number of words, without an option if there is no default.
     """
 
     summary: str
@@ -29,6 +30,7 @@ COMMANDS = {
     "validate": Command("play the evaluation episodes of training"),
     "test": Command("play episodes of other seeds, and print the score"),
     "evaluate": Command("score checkpoints, with statistics and files", "lrl.report.evaluate"),
+    "report": Command("compare runs on a page", "lrl.report.page"),
     "inspect": Command("tell what a checkpoint holds", "lrl.report.contents"),
     "play": Command("film the agent of a checkpoint", "lrl.video.play"),
     "export": Command("write an agent for programs without lrl", "lrl.deploy.export"),
@@ -46,6 +48,8 @@ _HABITS = {  # names that other libraries have
     "predict": "evaluate",
     "enjoy": "play",
     "info": "inspect",
+    "compare": "report",
+    "plot": "report",
     "show": "inspect",
     "render": "play",
     "watch": "play",

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser
 
 from lrl.checkpoints.runs import resolve_checkpoint
@@ -62,7 +63,7 @@ def read_arguments(
         default_env=has_variables(),
     )
     if "ckpt_path" not in inspect.signature(function).parameters:
-        parser.add_function_arguments(function, as_group=False)
+        parser.add_function_arguments(function, skip=_add_lists(parser, function), as_group=False)
         return _parse(parser, name, arguments)
     is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
     parser.add_argument(
@@ -90,6 +91,22 @@ def read_arguments(
         resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
     ]
     return {"ckpt_path": paths if is_many else paths[0], **settings}
+
+
+def _add_lists(parser: ArgumentParser, function: Callable[..., object]) -> set[str | int]:
+    """Add the arguments that are any number of words, which jsonargparse takes as one word only."""
+    texts = {p.arg_name: p.description for p in docstring_parser.parse_from_object(function).params}
+    hints, added = get_type_hints(function), set[str | int]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if hints[name] == Sequence[str]:
+            about = {"nargs": "+", "help": texts[name]}
+            if parameter.default is parameter.empty:
+                parser.add_argument(name, metavar=name.upper(), **about)
+            else:
+                default = list(parameter.default)
+                parser.add_argument(f"--{name}", metavar="PATH", default=default, **about)
+            added.add(name)
+    return added
 
 
 def _parse(parser: ArgumentParser, name: str, arguments: Sequence[str]) -> dict[str, Any]:

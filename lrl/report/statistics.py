@@ -1,16 +1,24 @@
 """Statistics of scores, with numpy alone: pure functions.
 
 Reference: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
-Precipice", https://arxiv.org/abs/2108.13264, sections 4.1 (intervals) and 4.3 (interquartile mean).
+Precipice", https://arxiv.org/abs/2108.13264, sections 4.1 (intervals), 4.2 (performance profiles)
+and 4.3 (interquartile mean, optimality gap, probability of improvement).
+
+What is computed of resamples takes one array `[resamples, n]` per task and returns an array
+`[resamples]`, or `[resamples, points]`; what was measured is one such resample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Statistic: TypeAlias = Callable[[Sequence[Floats]], Floats]
 
 _CHUNK_VALUES = 2**22  # drawn at once: 64 MB with their indices
 
@@ -90,20 +98,177 @@ def interquartile_mean_interval(
         resamples: Number of resamples.
         seed: Of the draws: equal arguments give equal intervals.
     """
-    strata = [np.asarray(group, np.float64) for group in groups]
-    rng = np.random.default_rng(seed)
-    chunk = max(1, _CHUNK_VALUES // sum(len(scores) for scores in strata))
-    means = []
-    for start in range(0, resamples, chunk):
-        rows = min(chunk, resamples - start)
-        draws = [s[rng.integers(len(s), size=(rows, len(s)))] for s in strata]
-        means.append(_interquartile_means(np.concatenate(draws, axis=1)))
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(np.concatenate(means), [tail, 1.0 - tail])
+    low, high = interval(
+        groups, interquartile_means, confidence=confidence, resamples=resamples, seed=seed
+    )
     return float(low), float(high)
 
 
-def _interquartile_means(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def interval(
+    groups: Sequence[npt.ArrayLike],
+    statistic: Statistic,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> tuple[Floats, Floats]:
+    """Return the ends of a statistic's interval by the stratified percentile bootstrap.
+
+    Args:
+        groups: As in `interquartile_mean_interval`.
+        statistic: What is computed of each resample.
+        confidence: As there, and so are the others.
+        resamples: Number of resamples.
+        seed: Of the draws.
+
+    Returns:
+        Scalars, or arrays `[points]` if the statistic has several.
+    """
+    strata = [np.asarray(group, np.float64) for group in groups]
+    rng = np.random.default_rng(seed)
+    chunk = max(1, _CHUNK_VALUES // sum(len(scores) for scores in strata))
+    found = []
+    for start in range(0, resamples, chunk):
+        rows = min(chunk, resamples - start)
+        found.append(statistic([s[rng.integers(len(s), size=(rows, len(s)))] for s in strata]))
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(np.concatenate(found), [tail, 1.0 - tail], axis=0)
+    return low, high
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic, and its 95 % interval where the scores tell of one.
+
+    Attributes:
+        value: Of the scores as they were measured.
+        low: Lower end; None if there is no interval.
+        high: Upper end.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def estimate(
+    tasks: Sequence[npt.ArrayLike], statistic: Statistic, independent: bool = True
+) -> Estimate:
+    """Return a statistic of a group's scores, with its interval by 2,000 resamples.
+
+    Args:
+        tasks: Scores of the runs of each task, `[n]` each.
+        statistic: What is computed.
+        independent: As in `summarise`.
+
+    Example:
+        >>> estimate([[1.0], [3.0]], means)
+        Estimate(value=2.0, low=None, high=None)
+    """
+    value = float(statistic(measured(tasks))[0])
+    if not independent or any(np.size(scores) < 2 for scores in tasks):
+        return Estimate(value)
+    low, high = interval(tasks, statistic, resamples=RESAMPLES)
+    return Estimate(value, float(low), float(high))
+
+
+RESAMPLES = 2_000
+"""Of an estimate: the page has hundreds, and a percentile of so many is steady to a few percent of
+the interval's width."""
+
+
+def measured(tasks: Sequence[npt.ArrayLike]) -> list[Floats]:
+    """Return what was measured as the only resample, `[1, n]` per task."""
+    return [np.asarray(scores, np.float64)[None] for scores in tasks]
+
+
+def interquartile_means(draws: Sequence[Floats]) -> Floats:
+    """Return the interquartile mean of all tasks' scores together (section 4.3)."""
+    return _interquartile_means(np.concatenate(draws, axis=1))
+
+
+def means(draws: Sequence[Floats]) -> Floats:
+    """Return the mean of the tasks' means (section 2): one task of huge scores decides it.
+
+    Example:
+        >>> means(measured([[0.0, 1.0], [4.0]]))
+        array([2.25])
+    """
+    return np.mean(_task_means(draws), axis=0)
+
+
+def medians(draws: Sequence[Floats]) -> Floats:
+    """Return the median of the tasks' means (section 2); of a single task, of its runs.
+
+    Example:
+        >>> medians(measured([[0.0, 1.0], [4.0], [9.0]])), medians(measured([[0.0, 1.0, 8.0]]))
+        (array([4.]), array([1.]))
+    """
+    if len(draws) == 1:
+        return np.median(draws[0], axis=1)
+    return np.median(_task_means(draws), axis=0)
+
+
+def optimality_gaps(draws: Sequence[Floats]) -> Floats:
+    """Return by how much normalised scores fall short of 1, mean of the tasks (section 4.3).
+
+    A score above 1 counts as 1: mean of max(0, 1 - score). Lower is better.
+
+    Example:
+        >>> optimality_gaps(measured([[0.5, 3.0], [0.0]]))
+        array([0.625])
+    """
+    return np.mean(_task_means([np.maximum(0.0, 1.0 - scores) for scores in draws]), axis=0)
+
+
+def profiles(thresholds: npt.ArrayLike) -> Statistic:
+    """Return the statistic of a performance profile: the share of runs above each threshold.
+
+    Section 4.2, equation 2: the mean over tasks of the share of runs with score > threshold.
+
+    Args:
+        thresholds: Scores, `[points]`.
+
+    Example:
+        >>> profiles([0.0, 1.0, 2.0])(measured([[1.0, 2.0], [3.0]]))
+        array([[1.  , 0.75, 0.5 ]])
+    """
+    at = np.asarray(thresholds, np.float64)
+
+    def statistic(draws: Sequence[Floats]) -> Floats:
+        # One threshold at a time: all at once would take a hundred times the memory.
+        columns = [means([(scores > threshold) * 1.0 for scores in draws]) for threshold in at]
+        return np.stack(columns, axis=1)
+
+    return statistic
+
+
+def improvement(draws: Sequence[Floats]) -> Floats:
+    """Return the probability that a run of one group scores higher than one of another.
+
+    Section 4.3: the mean over tasks of the share of pairs (x, y) with x > y, where a tie counts
+    one half, as in the Mann-Whitney U statistic.
+
+    Args:
+        draws: The tasks of the one group, then those of the other in the same order.
+
+    Example:
+        >>> improvement(measured([[1.0, 2.0], [1.0, 0.0]]))
+        array([0.875])
+    """
+    half = len(draws) // 2
+    shares = [
+        (np.sign(x[:, :, None] - y[:, None, :]).mean(axis=(1, 2)) + 1.0) / 2.0
+        for x, y in zip(draws[:half], draws[half:], strict=True)
+    ]
+    return np.mean(shares, axis=0)
+
+
+def _task_means(draws: Sequence[Floats]) -> Floats:
+    return np.stack([scores.mean(axis=1) for scores in draws])
+
+
+def _interquartile_means(scores: Floats) -> Floats:
     """Return the interquartile mean of every row of `[rows, n]`."""
     n = scores.shape[1]
     cut = n // 4

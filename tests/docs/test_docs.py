@@ -17,6 +17,7 @@ import yaml
 from benchmark.scores import pages
 from benchmark.scores.campaign import read_rows, table
 from lrl.report.evaluate import evaluate
+from lrl.report.page import report
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -171,6 +172,14 @@ def test_the_options_of_the_page_on_evaluation_exist():
     known |= {f"--{name}" for name in inspect.signature(evaluate).parameters}
     named = set(re.findall(r"--\w+", (ROOT / "docs/evaluation.md").read_text()))
     assert {"--out", "--mix_protocols", "--episodes"} <= named <= known
+
+
+def test_the_options_of_the_page_on_reports_exist():
+    text = (ROOT / "docs/report.md").read_text()
+    options = {f"--{name}" for name in inspect.signature(report).parameters} - {"--paths"}
+    commands = re.findall(r"^lrl report .*$", text, re.MULTILINE)
+    named = {option.partition(".")[0] for line in commands for option in re.findall(r"--\w+", line)}
+    assert named == options
 
 
 def test_every_recipe_is_named_in_its_file():

@@ -46,7 +46,7 @@ def create(name: str, episodes: int = 30, steps: int = 20, env: str = "lrl/Ident
     for seed in range(episodes):
         observations, buffer = [made.reset(seed=seed)[0]], []
         for step in range(steps):
-            action = int(rng.integers(made.action_space.n))
+            action = int(rng.integers(made.action_space.n)) if env == "lrl/Identity-v0" else 0
             observation, reward, terminated, truncated, _ = made.step(action)
             observations.append(observation)
             buffer.append((action, reward, terminated, truncated or step == steps - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,17 @@ def test_an_agent_comes_back_as_it_was_pushed(checkpoint, hub, capsys):
     own, loaded = load_policy(checkpoint), load_policy("hub:me/identity")
     np.testing.assert_array_equal(own.predict(observations)[0], loaded.predict(observations)[0])
     assert loaded.agent.path.name == "agent.ckpt"
+
+
+def test_the_code_of_the_card_and_of_the_page_runs(checkpoint, hub):
+    push(str(checkpoint), "owner/name")
+    card = hub.files["owner/name", "main"]["README.md"].decode()
+    for text in (card, (Path(__file__).parents[2] / "docs/hub.md").read_text()):
+        (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        found: dict = {}
+        exec(code, found)
+        found["env"].close()
+        assert found["action"] in range(4)
 
 
 def test_a_revision_is_a_branch_of_its_own(checkpoint, hub):

@@ -24,7 +24,7 @@ from lrl import (
 from lrl.actors.exploration import Greedy
 from lrl.networks import LSTMCore
 from lrl.offline import ConservativeDQN, MinariPool
-from lrl.replay import PrioritizedSampler, Rollouts
+from lrl.replay import PrioritizedSampler, Rollouts, UniformSampler
 from lrl.types import ConfigError
 
 minari = pytest.importorskip("minari")
@@ -98,14 +98,20 @@ def test_all_rows_are_there_before_the_first_batch_and_no_more_come(tmp_path):
     assert "eval/return_mean" in last
 
 
-@pytest.mark.parametrize("saves", [False, True])
-def test_a_run_that_goes_on_learns_as_if_it_had_not_been_interrupted(tmp_path, saves: bool):
+@pytest.mark.parametrize(
+    ("saves", "sampler"),
+    [(False, UniformSampler), (True, UniformSampler), (True, PrioritizedSampler)],
+)
+def test_a_run_that_goes_on_learns_as_if_it_had_not_been_interrupted(tmp_path, saves, sampler):
     made = create("identity/random-v0", episodes=5)
-    whole = fit(tmp_path, offline("identity/random-v0"), 20)
-    first = fit(tmp_path, offline("identity/random-v0"), 10, saves=saves)
-    second = fit(
-        tmp_path, offline("identity/random-v0"), 20, saves=saves, ckpt_path=first.checkpoint("last")
-    )
+    replay = ReplayConfig(2000, 32, n_step=2, gamma=0.9, sampler=sampler)
+
+    def go(steps: int, ckpt_path: Path | None = None) -> Run:
+        data = offline("identity/random-v0", replay=replay)
+        return fit(tmp_path, data, steps, saves=saves, ckpt_path=ckpt_path)
+
+    whole = go(20)
+    second = go(20, go(10).checkpoint("last"))
     assert second.data.dataset is not None
     assert second.data.dataset.env_steps == made.total_steps
     assert len(second.data.dataset.replay) == made.total_steps
@@ -158,8 +164,8 @@ def test_a_dataset_that_does_not_fit_is_refused_before_anything_starts(tmp_path)
     sequences = ReplayConfig(2000, 4, sequences=SequenceConfig(length=5, overlap=0, burn_in=0))
     words = said(replay=sequences, agent={"core": LSTMCore})
     assert "does not hold what an agent remembers" in words
-    create("masked/random-v0", episodes=2, env="lrl/Masked-v0")
-    words = said("masked/random-v0", env=EnvConfig("lrl/Masked-v0", action_masks=True))
+    create("masked/first-v0", episodes=2, steps=1, env="lrl/Masked-v0")
+    words = said("masked/first-v0", env=EnvConfig("lrl/Masked-v0", action_masks=True))
     assert "infos['action_mask'] has the shape (0,) instead of" in words
 
 

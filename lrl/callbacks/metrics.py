@@ -107,6 +107,7 @@ class Throughput(L.Callback):
         if rollout.returns:
             metrics["rollout/return_mean"] = mean(rollout.returns)
             metrics["rollout/length_mean"] = mean(rollout.lengths)
+        if rollout.start_values:
             metrics["rollout/start_value_mean"] = mean(rollout.start_values)
         metrics.update(dataset.experience.metrics())
         metrics.update(dataset.pool.metrics())

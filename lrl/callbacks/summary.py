@@ -144,12 +144,14 @@ class RunSummary(L.Callback):
 
         env_steps, actors = total("env_steps"), [a for report in reports for a in _actors(report)]
         shares = time_shares(*map(sum, zip(*(each["seconds"] for each in reports), strict=True)))
+        is_offline = datamodule.pool is not None and datamodule.pool.is_finite
+        ratio = "data.experience" if dataset.experience.sets_pace else _RATIO
         self.verdict = verdict(
             shares,
             actors,
-            is_synchronous=datamodule.num_actors == 0,
+            is_synchronous=datamodule.num_actors == 0 or is_offline,
             is_slowed=datamodule.rate.max_learner_steps_per_second is not None,
-            ratio="data.experience" if dataset.experience.sets_pace else _RATIO,
+            ratio="trainer.max_steps" if is_offline else ratio,
         )
         return {
             "seconds": seconds,

@@ -25,6 +25,7 @@ from lrl.checkpoints.plain_state import decode, read_arrays
 from lrl.envs.config import without_unused
 from lrl.replay.experience import StoredExperience
 from lrl.replay.streams import IndexArray, Streams
+from lrl.types import EnvSpec
 
 _FORMAT = 2
 
@@ -172,14 +173,38 @@ def load_replay(
     if different := differing_settings(saved, now):
         said = "; ".join(f"{name} was {a} and is {b}" for name, (a, b) in different.items())
         raise SavedReplayError(f"it was saved with other settings: {said}")
-    for file in (*manifest.segments, manifest.state):
-        _verify(folder, file)
-    state, counts = _read_state(folder, manifest)
     try:
-        _read_rows(folder, manifest, replay.streams, counts)
+        return _read(folder, manifest, replay.streams)
     except BaseException:
         replay.streams.clear()
         raise
+
+
+def read_streams(folder: Path, manifest: Manifest) -> tuple[Streams, EnvSpec]:
+    """Read the rows alone of a replay that was saved there, after all its files were verified.
+
+    Returns:
+        The rows, and what they are rows of.
+
+    Raises:
+        SavedReplayError: It is damaged, or was no replay.
+        OSError: A file could not be read.
+    """
+    settings = manifest.settings
+    if "replay" not in settings:
+        raise SavedReplayError(f"{folder / manifest.name} is of a data.experience, not of a replay")
+    spec, num_streams = EnvSpec.of(settings["env_spec"]), settings["number of environments"]
+    streams = Streams(spec, settings["replay"]["capacity"] // num_streams, num_streams)
+    _read(folder, manifest, streams)
+    return streams, spec
+
+
+def _read(folder: Path, manifest: Manifest, streams: Streams) -> dict[str, Any]:
+    """Read rows to empty streams, after all files were verified; return the state."""
+    for file in (*manifest.segments, manifest.state):
+        _verify(folder, file)
+    state, counts = _read_state(folder, manifest)
+    _read_rows(folder, manifest, streams, counts)
     return state
 
 

@@ -17,6 +17,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from lrl.checkpoints.runs import resolve_checkpoint
 from lrl.cli.command_list import own_commands
 from lrl.cli.messages import check_variables, has_variables, sentence
+from lrl.deploy.hub import fetched
 from lrl.parts import safety
 from lrl.processes import outputs
 from lrl.processes.ending import ending
@@ -71,7 +72,7 @@ def read_arguments(
         nargs="+" if is_many else None,
         metavar="PATH",
         required=True,
-        help="Checkpoint of lrl's, or best or last of the newest run of that name"
+        help="Checkpoint of lrl's, best or last of the newest run of that name, or hub:owner/name"
         + (" (any number of them)." if is_many else "."),
     )
     parser.add_argument("--name", type=str, default="dqn", help="Run that best and last are of.")
@@ -88,7 +89,8 @@ def read_arguments(
     given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
     _import(settings.pop("modules"))
     paths = [
-        resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
+        resolve_checkpoint(str(fetched(path)), Path(runs), run_name)
+        for path in (given if is_many else [given])
     ]
     return {"ckpt_path": paths if is_many else paths[0], **settings}
 

@@ -37,8 +37,8 @@ class PlayedEnv(gymnasium.Env):
             "render_fps": self._rendered.fps if self._rendered else None,
         }
         self.env_spec = self._envs.spec
-        self.observation_space = _observation_space(self.env_spec.observation)
-        self.action_space = _action_space(self.env_spec.action)
+        self.observation_space = observation_space(self.env_spec.observation)
+        self.action_space = action_space(self.env_spec.action)
         self._is_over = True
 
     def reset(
@@ -83,7 +83,8 @@ def _first(observation: Observation) -> Observation:
     return map_leaves(lambda leaf: leaf[0], observation)
 
 
-def _observation_space(columns: Mapping[str, Column]) -> Space:
+def observation_space(columns: Mapping[str, Column]) -> Space:
+    """Return the space of what an agent takes: a Dict of leaves by name, or that of one alone."""
     if "" in columns:
         return _leaf_space(columns[""])
     return Dict({name: _leaf_space(column) for name, column in leaves_of(dict(columns)).items()})
@@ -100,6 +101,7 @@ def _leaf_space(column: Column) -> Space:
     return Box(low, high, shape, column.type.type)
 
 
-def _action_space(spec: ActionSpec) -> Space:
+def action_space(spec: ActionSpec) -> Space:
+    """Return the space of an agent's actions, numbered from 0."""
     branches = list(spec.branches)
     return Discrete(branches[0]) if len(branches) == 1 else MultiDiscrete(branches)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lrl.deploy.hub import fetched
 from lrl.deploy.observations import read_observation
 from lrl.deploy.played_env import PlayedEnv
 from lrl.evaluation.episodes import choose_actions, spaces_of
@@ -181,7 +182,8 @@ def load_policy(
     """Load the policy of a checkpoint that lrl wrote; nothing else is needed, no code in it runs.
 
     Args:
-        path: The checkpoint.
+        path: The checkpoint, or the address of one on the Hugging Face Hub (extra `hub`):
+            `hub:owner/name`, or `hub:owner/name@revision`.
         device: Where its network shall act: auto, cpu, cuda, ...
         epsilon: Probability of a random action where `predict` is not deterministic; None takes
             that of the agent's evaluation.
@@ -197,4 +199,4 @@ def load_policy(
         observation, info = env.reset(seed=0)
         action, state = policy.predict(observation)
     """
-    return TrainedPolicy(load_agent(path, find_device(str(device))), epsilon, seed)
+    return TrainedPolicy(load_agent(fetched(path), find_device(str(device))), epsilon, seed)

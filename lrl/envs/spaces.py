@@ -311,6 +311,11 @@ class Choices:
         own = choices.reshape(len(choices), *self._shape) + self._start
         return own.astype(self._dtype, copy=False)
 
+    def chosen(self, actions: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+        """Undo `actions`: return the choices `[actions]`, or `[actions, branches]`."""
+        choices = (actions - self._start).astype(np.int32).reshape(len(actions), -1)
+        return choices[:, 0] if len(self.branches) == 1 else choices
+
 
 def _instead_of(space: Space) -> str:
     """Say what to do about an action space that has no choices."""

@@ -34,7 +34,7 @@ class Episode(NamedTuple):
     episode_return: float
     length: int
     start_value: float
-    """The highest value of an allowed action at the first observation."""
+    """The highest value of an allowed action at the first observation; NaN if nobody asked."""
 
 
 class Delivery(NamedTuple):
@@ -69,9 +69,27 @@ class ActorPool(ABC):
 
     Attributes:
         num_streams: Environments of this rank, each a stream of rows; rows name theirs by number.
+        is_finite: Whether it brings a number of rows that is known beforehand and then no more, so
+            that there is no ratio of learning to acting: learning begins with the last one.
     """
 
     num_streams: int = 0
+    is_finite: bool = False
+
+    def prepare(self, env: EnvConfig, spec: EnvSpec) -> tuple[int, int]:
+        """Look at what will come, before anything starts.
+
+        Args:
+            env: The environment that the agent is evaluated in and rewards are clipped for.
+            spec: What rows of it look like.
+
+        Returns:
+            The rows and the environment steps in all that a finite pool brings.
+
+        Raises:
+            ConfigError: They are not of this environment.
+        """
+        return 0, 0
 
     @abstractmethod
     def start(self, network: QNetwork, run_env_steps: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from lrl.preflight.cores import MOST_THREADS, share_cores
 from lrl.preflight.rank_watch import rank_watch
 from lrl.preflight.ranks import Ranks, announce_ranks, leave_ranks_at_exit
 from lrl.preflight.run import BringsExperience, check_evaluation, check_run
-from lrl.preflight.settings import check_experience
+from lrl.preflight.settings import check_experience, check_holds, check_offline
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
 from lrl.processes.memory import keep_freed_memory
@@ -140,6 +140,10 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         if self.pool is not None:
             own = (self.actors, self.inference, self.exploration)
             _check_pool(self.pool, is_alone=own == _NO_ACTORS and self.cluster is None)
+            if self.pool.is_finite:
+                name, has_replay = type(self.pool).__name__, not self.has_own_experience
+                check_offline(name, self.rate, has_replay)
+                self.rate = replace(self.rate, samples_per_insert=None, warm_up_env_steps=1)
         if self.has_own_experience and not _is_default(self.replay):
             raise ConfigError(
                 "data.experience takes the place of the replay, so that data.replay would do "
@@ -217,8 +221,13 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> ReplayDataset:
         streams = max(1, self.num_actors) * self.actors.envs_per_actor
         insert_size = streams if self.num_actors == 0 else self.actors.chunk_rows
+        rate = self.rate
         if self.pool is not None:
             streams = insert_size = self.pool.num_streams
+            rows, env_steps = self.pool.prepare(self.env, spec)
+            if self.pool.is_finite:
+                check_holds(self.replay, rows)
+                rate = replace(rate, warm_up_env_steps=env_steps)
         if self._make_experience is None:
             experience: Experience = self._replay(spec, streams, sampler)
         else:
@@ -228,9 +237,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         check_experience(
             experience, self.rate, getattr(module, "bootstrap", None), updates_per_step
         )
-        rate = self.rate
         if experience.sets_pace:
-            rate = dataclasses.replace(rate, samples_per_insert=None, warm_up_env_steps=1)
+            rate = replace(rate, samples_per_insert=None, warm_up_env_steps=1)
         limiter = RateLimiter(rate, experience.samples_per_batch, insert_size)
         return ReplayDataset(
             experience,
@@ -255,7 +263,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     def _carried_columns(self) -> dict[str, Column]:
         needs_values = self.dataset is not None and self.dataset.experience.needs_values
-        return dataclasses.replace(self.env_spec, values=needs_values).carried_columns()
+        return replace(self.env_spec, values=needs_values).carried_columns()
 
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
         if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:
@@ -430,6 +438,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         if pool is None and self.num_actors == 0:
             pool = self._local_pool(dataset)
         pool = pool or self._background_pool(dataset.experience.needs_values)
+        if pool.is_finite and not dataset.restores_actor:
+            dataset.count_afresh()
         pool.start(module.online, dataset.env_steps_offset * slot.world_size)
         return pool
 
@@ -445,10 +455,10 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         )
 
     def _background_pool(self, needs_values: bool) -> ActorPool:
-        spec = dataclasses.replace(self.env_spec, values=needs_values)
+        spec = replace(self.env_spec, values=needs_values)
         if self.cluster is None:
             return self._process_pool(spec)
-        first = dataclasses.replace(self.slot, actor=self.actors.num_actors)
+        first = replace(self.slot, actor=self.actors.num_actors)
         trainer: Any = self._trainer()
         remote = ClusterPool(
             self.cluster,
@@ -469,7 +479,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         learner, inference = trainer.strategy.root_device, self.inference
         if inference is not None:
             devices = (of_this_rank(n, learner, trainer.local_rank) for n in inference.devices)
-            inference = dataclasses.replace(inference, devices=tuple(devices))
+            inference = replace(inference, devices=tuple(devices))
         return ProcessPool(
             self.actors,
             self.env,
@@ -520,7 +530,7 @@ def _check_pool(pool: object, is_alone: bool) -> None:
 
 def _is_default(replay: ReplayConfig) -> bool:
     """Return whether nothing was said of the replay; the command line writes the defaults out."""
-    if dataclasses.replace(replay, sampler=UniformSampler) != ReplayConfig():
+    if replace(replay, sampler=UniformSampler) != ReplayConfig():
         return False
     with blamed_on("replay.sampler"):
         return type(replay.sampler()) is UniformSampler

@@ -91,7 +91,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
 
     @property
     def restores_actor(self) -> bool:
-        """Whether the actor of the synchronous mode goes on within its episodes."""
+        """Whether the pool goes on: an actor within its episodes, a finite pool behind its rows."""
         return bool(self._pool_state)
 
     @property
@@ -269,6 +269,10 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             if not taken and time.perf_counter() - asked < _PAUSE_SECONDS:
                 time.sleep(_PAUSE_SECONDS)  # the pool did not wait itself
         self.wait_seconds += time.perf_counter() - started
+
+    def count_afresh(self) -> None:
+        """Forget the steps and episodes of earlier sessions, whose rows will come again."""
+        self.experience.env_steps = self.env_steps_offset = self.episodes_offset = 0
 
     def state(self, with_rows: bool) -> dict[str, Any]:
         """Return counters and generators of this rank, as plain types, tensors and arrays.

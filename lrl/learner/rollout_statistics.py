@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ class RolloutStatistics:
         self.episodes += 1
         self.returns.append(episode_return)
         self.lengths.append(length)
-        self.start_values.append(start_value)
+        if not math.isnan(start_value):
+            self.start_values.append(start_value)
 
     def add_lag(self, rows: Rows, learner_steps: int) -> None:
         """Count how many learner steps behind the rows' policies were."""

@@ -210,6 +210,43 @@ def check_warm_up(rate: RateLimiterConfig, replay: ReplayConfig) -> None:
         )
 
 
+def check_offline(pool: str, rate: RateLimiterConfig, has_replay: bool) -> None:
+    """Check that nothing is set that would do nothing where all rows are there at once.
+
+    Args:
+        pool: Name of the pool that brings them.
+        rate: The ratio of learning to acting.
+        has_replay: Whether they are learnt from by a replay.
+
+    Raises:
+        ConfigError: Such a setting has another value than its default, or rows are not kept.
+    """
+    if replace(rate, max_learner_steps_per_second=None) != RateLimiterConfig():
+        raise ConfigError(
+            f"data.pool {pool} brings all rows before learning begins, so that data.rate would do "
+            "nothing (but for max_learner_steps_per_second): leave it out, or give the run "
+            "--config recipe:system/offline last"
+        )
+    if not has_replay:
+        raise ConfigError(
+            f"data.pool {pool} brings each row once, and data.experience would forget it: leave "
+            "data.experience out, so that a replay keeps all rows"
+        )
+
+
+def check_holds(replay: ReplayConfig, rows: int) -> None:
+    """Check that a replay keeps all of so many rows.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if rows > replay.capacity:
+        raise ConfigError(
+            f"replay.capacity is {replay.capacity}, but data.pool brings {rows} rows, of which the "
+            f"first would be overwritten: set replay.capacity to at least {rows}"
+        )
+
+
 def check_sequences(
     sequences: SequenceConfig, agent: Mapping[str, Any], has_priorities: bool
 ) -> None:

@@ -171,7 +171,7 @@ def _replay(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         return {"exactly": False, "at_once": False, "why": why, "bytes": 0}
     manifest = read_manifest(_manifest_path(path, content["global_step"]))
     ranks = manifest.settings.get("ranks", 1)
-    exactly, why = True, "it was trained in synchronous mode and its saved replay is there"
+    exactly, why = True, "nothing acted beside it, and its saved replay is there"
     if ranks != 1:
         exactly, why = False, f"its saved replay is there, but {ranks} ranks are not repeatable"
     elif not _acted_itself(manifest.tree):

@@ -42,6 +42,7 @@ SYSTEMS = {
         )
         for cores, actors in ((8, 6), (16, 14), (64, 60))
     },
+    "offline": lambda c: c.data.pool.class_path == "lrl.offline.MinariPool",
     "ray": lambda config: config.data.cluster.num_actors == 2,
     "seed": lambda config: config.data.inference.num_servers == 1,
     "synchronous": lambda config: config.data.actors.num_actors == 0,

@@ -1,0 +1,162 @@
+"""`lrl dataset`: saved replays and fresh episodes as Minari datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.checkpoints import trained, untrained
+from helpers.training_runs import make_run, quiet, small_agent, small_data
+
+from lrl import ActorConfig, ActorLearnerCallback, EnvConfig, ReplayConfig
+from lrl.cli import commands
+from lrl.envs import make_spec
+from lrl.networks import LSTMCore, MultiEncoder
+from lrl.offline.dataset import dataset
+from lrl.offline.episodes import RecordedEpisode, rows_of
+from lrl.offline.minari_files import MinariEpisodes, write_dataset
+from lrl.replay import Replay
+from lrl.types import ConfigError, EnvSpec, map_leaves
+
+minari = pytest.importorskip("minari")
+pytest.importorskip("h5py")
+
+pytestmark = [*quiet]
+STACKED = EnvConfig("lrl/Catch-v0", frame_stack=3)
+
+
+@pytest.fixture(autouse=True)
+def datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def drawn(replay: Replay) -> list[dict[str, Any]]:
+    keys = replay.samplable_keys().numpy()
+    batch: Any = replay._windows.batch(keys, np.ones(len(keys), np.float32))
+    columns = {name: column for name, column in batch.columns().items() if name != "keys"}
+    return [{n: c[i].tolist() for n, c in columns.items()} for i in range(len(keys))]
+
+
+def saved(folder: Path, env: EnvConfig) -> tuple[Path, Replay]:
+    """Train for a moment, in one environment; return the checkpoint and its replay."""
+    data = small_data(
+        env=env, actors=ActorConfig(0, 1), replay=ReplayConfig(1000, 8, n_step=1, gamma=0.9)
+    )
+    callback = ActorLearnerCallback(
+        eval_period_learner_steps=0, save_period_learner_steps=0, checkpoint_replay=True
+    )
+    run = make_run(folder, callback, module=small_agent(), data=data, max_steps=20).fit()
+    assert run.data.dataset is not None
+    return run.checkpoint("last"), run.data.dataset.replay
+
+
+@pytest.mark.parametrize("env", [STACKED, EnvConfig("lrl/Masked-v0", action_masks=True)])
+def test_a_saved_replay_comes_back_transition_by_transition(tmp_path, capsys, env: EnvConfig):
+    checkpoint, replay = saved(tmp_path, env)
+    episodes, steps = dataset(str(checkpoint), "own/replay-v0")
+    assert f"written: own/replay-v0, {episodes} episodes, {steps} steps" in capsys.readouterr().out
+    spec = make_spec(env)
+    copy = Replay(spec, 1000, 1, n_step=1, gamma=0.9)
+    for episode in MinariEpisodes("own/replay-v0", spec):
+        copy.add(rows_of(episode, spec))
+    assert len(copy) == steps
+    assert len(drawn(replay)) == steps  # all of them, and the newest row, which has no successor
+    assert drawn(copy) == drawn(replay)
+
+
+def test_what_minari_reads_says_where_it_comes_from(tmp_path):
+    checkpoint, _ = saved(tmp_path, EnvConfig("lrl/Identity-v0", max_episode_steps=7))
+    dataset(str(checkpoint), "own/replay-v0")
+    found = minari.load_dataset("own/replay-v0")
+    assert found.spec.env_spec.id == "lrl/Identity-v0"
+    assert found.recover_environment().spec.max_episode_steps == 7
+    metadata = found.storage.metadata
+    assert metadata["algorithm_name"] == "lrl.DQN with ScalarHead and MaxBootstrap"
+    assert "saved with last.ckpt" in metadata["description"]
+    assert not metadata.keys() & {"author", "author_email", "code_permalink"}
+    assert all(len(episode) == 7 and episode.truncations[-1] for episode in list(found)[:-1])
+    preprocessed = untrained(tmp_path, STACKED)
+    dataset(str(preprocessed), "own/stacks-v0", episodes=1)
+    assert minari.load_dataset("own/stacks-v0").spec.env_spec is None
+    assert (
+        '"frame_stack": 3' in minari.load_dataset("own/stacks-v0").storage.metadata["description"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "parts"),
+    [
+        (EnvConfig("lrl/Signpost-v0"), {"encoder": MultiEncoder}),
+        (EnvConfig(factory="helpers.dict_envs.NestedLedger"), {"encoder": MultiEncoder}),
+        (EnvConfig("lrl/Dials-v0"), {}),
+        (EnvConfig("lrl/Recall-v0"), {"core": LSTMCore}),
+        (EnvConfig("lrl/Masked-v0", action_masks=True), {}),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value.id,
+)
+def test_fresh_episodes_of_leaves_branches_memory_and_masks(tmp_path, env: EnvConfig, parts: Any):
+    checkpoint = untrained(tmp_path, env, **parts)
+    _, steps = dataset(str(checkpoint), "fresh/all-v0", episodes=2, epsilon=0.5, seed=3)
+    spec = make_spec(env)
+    read = list(MinariEpisodes("fresh/all-v0", spec))
+    assert [len(read), sum(map(len, read))] == [2, steps]
+    replay = Replay(spec, 5000, 1, n_step=1)
+    for episode in read:
+        rows = rows_of(episode, spec)
+        rows.check(spec)
+        replay.add(rows)
+        assert (episode.terminated | episode.truncated).tolist() == [False] * (len(episode) - 1) + [
+            True
+        ]
+        if episode.action_mask is not None:
+            taken = episode.action_mask[np.arange(len(episode)), episode.action]
+            assert taken.all()
+    assert len(drawn(replay)) == steps
+    dataset(str(checkpoint), "fresh/again-v0", episodes=2, epsilon=0.5, seed=3)
+    for one, other in zip(read, MinariEpisodes("fresh/again-v0", spec), strict=True):
+        map_leaves(np.testing.assert_array_equal, one.observation, other.observation)
+        np.testing.assert_array_equal(one.action, other.action)
+
+
+def test_frames_are_kept_to_the_last_bit():
+    spec = EnvSpec.box((16, 16, 3), "uint8", 2)
+    frames = np.random.default_rng(0).integers(256, size=(3, 16, 16, 3), dtype=np.uint8)
+    ends = np.array([False, True])
+    made = RecordedEpisode(frames, np.array([0, 1], np.int32), np.ones(2), ends, ~ends & False)
+    write_dataset("frames/rgb-v0", spec, [made], None, "none", "random")
+    (found,) = MinariEpisodes("frames/rgb-v0", spec)
+    np.testing.assert_array_equal(found.observation, frames)
+
+
+def test_what_fails_leaves_no_dataset_behind(tmp_path):
+    def broken():
+        ends = np.zeros(2, np.bool_)
+        yield RecordedEpisode(np.zeros(3), np.zeros(2, np.int32), np.zeros(2), ends, ends)
+        raise RuntimeError("the environment broke")
+
+    spec = EnvSpec.box((), "float32", 2)
+    with pytest.raises(RuntimeError, match="the environment broke"):
+        write_dataset("half/made-v0", spec, broken(), None, "none", "")
+    assert not minari.list_local_datasets()
+    write_dataset("half/made-v0", spec, [], None, "none", "")
+    with pytest.raises(ConfigError, match=r"dataset 'half/made-v0' holds no steps"):
+        MinariEpisodes("half/made-v0", spec)
+
+
+def test_mistakes_are_named(tmp_path, capsys):
+    checkpoint = trained(tmp_path)
+    with pytest.raises(ConfigError, match=r"no replay was saved with .*last\.ckpt: train with"):
+        dataset(str(checkpoint), "own/replay-v0")
+    with pytest.raises(ConfigError, match=r"epsilon 0\.1 and seed 0 are of fresh episodes"):
+        dataset(str(checkpoint), "own/replay-v0", epsilon=0.1)
+    with pytest.raises(ConfigError, match="episodes must be at least 1, got 0"):
+        dataset(str(checkpoint), "own/replay-v0", episodes=0)
+    for name in ("own/replay", "no name-v0"):
+        with pytest.raises(ConfigError, match="but must be a name of Minari's such as"):
+            dataset(str(checkpoint), name, episodes=1)
+    arguments = ["--ckpt_path", str(checkpoint), "--dataset_id", "own/played-v0", "--episodes", "1"]
+    assert commands.run("dataset", arguments) == 0
+    assert commands.run("dataset", arguments) == commands.CONFIG_ERROR
+    assert "'own/played-v0' exists in" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.rollout_statistics import mean
 from lrl.parts.device_copies import floats_of
-from lrl.preflight.callbacks import GuardsLosses, parts_of
+from lrl.preflight.callbacks import GuardsLosses, WatchesMetrics, parts_of
 from lrl.preflight.settings import is_logging_step
 from lrl.video.tensorboard import EpisodeVideo
 
@@ -44,6 +44,8 @@ def log_metrics(
     A logger that fails is left alone for a minute, which is said.
     """
     step = trainer.global_step if learner_step is None else learner_step
+    for watcher in parts_of(trainer, WatchesMetrics):
+        watcher.watch(step, metrics)
     for logger in trainer.loggers:
         if time.monotonic() < _paused_until.get(logger, 0.0):
             continue

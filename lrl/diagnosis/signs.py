@@ -114,8 +114,9 @@ def overestimation(run: History) -> Finding | None:
         )
     # An episode that was cut off would have earned on, at the same pace.
     worths = [worth for total, length in known for worth in (total, total / length / (1 - gamma))]
-    rewards = run.total("train/reward_abs_max") + run.settings.adds_bonus / (1 - gamma)
-    if value <= max(worths) + max(rewards, *map(abs, worths)):
+    rewards = run.total("train/reward_abs_max")
+    least = rewards + run.settings.adds_bonus / (1 - gamma)
+    if not rewards or value <= max(worths) + max(least, *map(abs, worths)):
         return None
     total = max(total for total, _ in known)
     return Finding(
@@ -192,10 +193,9 @@ def exploration_over(run: History) -> Finding | None:
 def replay_small(run: History) -> Finding | None:
     """Find a replay that forgets before it has been learnt from."""
     size, env_steps = run.total("replay/size"), run.total("count/env_steps")
-    is_full = size > 0 and max(run.newest("replay/size", 0.5)) == min(
-        run.newest("replay/size", 0.5)
-    )
-    if not is_full or env_steps < 10 * size:
+    newest = run.newest("replay/size", 0.5)
+    is_filling = not newest or min(newest) < 0.8 * max(newest)  # steps at ends of episodes vary
+    if is_filling or env_steps < 10 * size:
         return None
     length, batch = run.level("rollout/length_mean") or 0.0, run.settings.samples_per_batch
     if size >= max(_FEWEST_BATCHES * batch, _FEWEST_EPISODES * length):

@@ -42,6 +42,7 @@ TRAINING = {
     "train/loss", "train/td_error_mean", "train/q_mean", "train/target_mean", "train/grad_norm",
     "train/epsilon", "train/lr",
     "train/target_minus_q_mean", "train/reward_mean", "train/greedy_fraction",
+    "train/reward_abs_max", "train/distinct_rows", "train/dead_units", "train/target_updates",
     "rollout/return_mean", "rollout/length_mean", "rollout/start_value_mean", "rollout/episodes",
     "count/env_steps", "count/frames", "count/learner_steps", "count/rows_received",
     "count/rows_dropped", "count/actor_restarts",

@@ -128,6 +128,7 @@ def test_the_readme_yaml_names_parts_that_exist():
         "docs/environments.md",
         "docs/evaluation.md",
         "docs/deploy.md",
+        "docs/diagnosis.md",
         "docs/video.md",
         "docs/modes.md",
         "docs/reliability.md",

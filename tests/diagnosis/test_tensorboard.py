@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,8 @@ def documented() -> set[str]:
 
 def test_the_layout_in_the_file_names_metrics_that_exist(run, events):
     (summary,) = events.Tensors(metadata.CONFIG_SUMMARY_TAG)
-    layout = layout_pb2.Layout.FromString(summary.tensor_proto.string_val[0])
+    proto: Any = layout_pb2
+    layout = proto.Layout.FromString(summary.tensor_proto.string_val[0])
     assert [category.title for category in layout.category] == list(LAYOUT)
     charts = [chart for category in layout.category for chart in category.chart]
     tags = [tag.strip("^$") for chart in charts for tag in chart.multiline.tag]

@@ -29,7 +29,7 @@ def test_six_failing_runs_were_named_and_ten_good_ones_were_not():
 
 
 def test_a_run_counts_as_it_should():
-    good = {"named_by": [], "recipe": "dials", "best_return_mean": -8.0, "findings": []}
+    good = {"named_by": [], "bar": -8.16, "best_return_mean": -8.0, "findings": []}
     assert is_as_it_should(good)
     assert not is_as_it_should(good | {"best_return_mean": -9.0})
     assert not is_as_it_should(good | {"findings": [{"name": "dead_units"}]})

@@ -19,8 +19,10 @@ from lrl.callbacks.progress import introduction, replace_defaults
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.signals import RanksEnd, SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
+from lrl.diagnosis.watch import RunDiagnosis
+from lrl.loggers.records import RunFiles
+from lrl.loggers.tensorboard import TensorBoardPages
 from lrl.parts.renamed import knows_old_names
-from lrl.report.loggers import RunFiles
 from lrl.types import ConfigError
 from lrl.video.tensorboard import EpisodeVideo
 
@@ -52,6 +54,9 @@ class ActorLearnerCallback(CallbackGroup):
             for which training stops and which TensorBoard shows as `eval/video`; 0 makes none.
         checkpoint_replay: Whether the replay is saved with `last.ckpt`, in the background, so that
             a run that goes on from there need not fill it again; it takes its size on the disk.
+        histogram_period_learner_steps: Learner steps between histograms of values and TD errors, a
+            multiple of the Trainer's `log_every_n_steps`, which TensorBoard shows as
+            `distribution/q` and `distribution/td_error`; 0 makes none.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class ActorLearnerCallback(CallbackGroup):
         evaluation: Literal["inline", "background"] = "inline",
         video_period_learner_steps: int = 0,
         checkpoint_replay: bool = False,
+        histogram_period_learner_steps: int = 0,
     ) -> None:
         self.guard = NonFiniteGuard()
         self.weight_sync = WeightSync(sync_period_learner_steps)
@@ -84,7 +90,8 @@ class ActorLearnerCallback(CallbackGroup):
         else:
             self.evaluation = PeriodicEvaluation(eval_period_learner_steps)
             self.last = LastCheckpoint(period, self.evaluation.is_due, self.replay.beside)
-        self.summary = RunSummary(self.best, self.throughput)
+        self.diagnosis = RunDiagnosis()
+        self.summary = RunSummary(self.best, self.throughput, self.diagnosis)
         self.requeue = SlurmRequeue()
         parts = (
             SigtermWatch(),  # before what a second signal must not disturb
@@ -96,6 +103,8 @@ class ActorLearnerCallback(CallbackGroup):
             self.best,
             self.last,
             self.video,
+            TensorBoardPages(histogram_period_learner_steps),
+            self.diagnosis,
             self.summary,
             self.replay,  # its wait comes after everything else is saved
             self.requeue,  # when everything is saved

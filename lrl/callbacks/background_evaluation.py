@@ -16,11 +16,11 @@ from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.checkpoints.files import SaveError, temporary_beside
 from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.datamodule import datamodule_of
+from lrl.loggers.records import log_metrics
 from lrl.networks.q_network import vector_size
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import EvaluatesInBackground
 from lrl.preflight.trainer import check_evaluation_schedule
-from lrl.report.loggers import log_metrics
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ import lightning as L
 from typing_extensions import override
 
 from lrl.callbacks.group import TornDownAlways
+from lrl.loggers.records import log_metrics
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import Evaluates
 from lrl.preflight.trainer import check_evaluation_schedule
-from lrl.report.loggers import log_metrics
 from lrl.types import ConfigError
 
 DEFAULT_EVAL_PERIOD = 500

@@ -14,10 +14,10 @@ from lrl.callbacks.feedback import WeightSync
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.rollout_statistics import mean
+from lrl.loggers.records import log_metrics
 from lrl.parts.device_copies import floats_of
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.settings import is_logging_step
-from lrl.report.loggers import log_metrics
 from lrl.video.tensorboard import EpisodeVideo
 
 

@@ -18,6 +18,8 @@ from typing_extensions import override
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
 from lrl.callbacks.metrics import Throughput
+from lrl.diagnosis.verdict import RATIO, time_shares, verdict
+from lrl.diagnosis.watch import RunDiagnosis
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.rollout_statistics import mean
 
@@ -27,6 +29,8 @@ _log = logging.getLogger(__name__)
 class RunSummary(L.Callback):
     """Write `summary.json` to the run's folder; log the table of actors, the totals, the verdict.
 
+    What the diagnosis found, if there is one, is in both.
+
     All of it is of all ranks; rates are over the whole run, warm-up and evaluation included. Where
     ranks could not be asked, since the run ended with an error, rank 0 stands for each of them.
 
@@ -34,8 +38,13 @@ class RunSummary(L.Callback):
         verdict: What held the run back; empty until it has ended.
     """
 
-    def __init__(self, best: BestCheckpoint, throughput: Throughput) -> None:
-        self.best, self.throughput = best, throughput
+    def __init__(
+        self,
+        best: BestCheckpoint,
+        throughput: Throughput,
+        diagnosis: RunDiagnosis | None = None,
+    ) -> None:
+        self.best, self.throughput, self.diagnosis = best, throughput, diagnosis
         self.verdict = ""
         self._started = 0.0
         self._began: tuple[float, ...] | None = None
@@ -129,7 +138,8 @@ class RunSummary(L.Callback):
         table = actor_table([_actors(report) for report in reports])
         if table and len(reports) < trainer.world_size:
             table = f"rank 0 of {trainer.world_size}, its actors and its time:\n{table}"
-        lines = [table, totals(summary), self.verdict]
+        found = [f"diagnosis, {each['name']}: {each['sentence']}" for each in summary["findings"]]
+        lines = [table, totals(summary), self.verdict, *found]
         rank_zero_info("\n".join(line for line in lines if line))
 
     def _figures(self, trainer: L.Trainer, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -145,7 +155,7 @@ class RunSummary(L.Callback):
         env_steps, actors = total("env_steps"), [a for report in reports for a in _actors(report)]
         shares = time_shares(*map(sum, zip(*(each["seconds"] for each in reports), strict=True)))
         is_offline = datamodule.pool is not None and datamodule.pool.is_finite
-        ratio = "data.experience" if dataset.experience.sets_pace else _RATIO
+        ratio = "data.experience" if dataset.experience.sets_pace else RATIO
         self.verdict = verdict(
             shares,
             actors,
@@ -165,6 +175,7 @@ class RunSummary(L.Callback):
             "learner_steps_per_second": session_learner_steps / seconds,
             "time_shares": shares,
             "verdict": self.verdict,
+            "findings": [f._asdict() for f in self.diagnosis.findings()] if self.diagnosis else [],
             "samples_per_insert": mean([report["samples_per_insert"] for report in reports]),
             "best_return_mean": self.best.best_model_score if self.best.best_model_path else None,
             "best_model_path": self.best.best_model_path or None,
@@ -221,91 +232,3 @@ def actor_table(ranks: Sequence[Sequence[ActorStatistics]]) -> str:
                 f"{f'  {actor.node}' if has_nodes else ''}".rstrip()
             )
     return "\n".join(lines) if len(lines) > 1 else ""
-
-
-_RATIO = "data.rate.samples_per_insert"
-_WAITS, _EVALUATES, _IDLES, _FREE = 0.2, 0.3, 0.5, 0.1
-
-
-def time_shares(
-    seconds: float, wait: float, sample: float, optimise: float, evaluate: float
-) -> dict[str, float]:
-    """Return the shares of the learner's time.
-
-    `other` is taking in rows, logging, saving, and the Trainer's own.
-
-    Args:
-        seconds: From the first learner step's batch to the end of training.
-        wait: For environment steps; in synchronous mode that is acting.
-        sample: Drawing batches.
-        optimise: From a batch to the new weights.
-        evaluate: Evaluation that stopped training.
-
-    Example:
-        >>> time_shares(10.0, wait=1.0, sample=1.0, optimise=6.0, evaluate=1.5)
-        {'wait': 0.1, 'sample': 0.1, 'optimise': 0.6, 'evaluate': 0.15, 'other': 0.05}
-    """
-    parts = {"wait": wait, "sample": sample, "optimise": optimise, "evaluate": evaluate}
-    parts["other"] = max(0.0, seconds - sum(parts.values()))
-    return {name: round(part / seconds, 3) if seconds else 0.0 for name, part in parts.items()}
-
-
-def percent(share: float) -> str:
-    """Return a share in words.
-
-    Example:
-        >>> percent(0.6), percent(0.001)
-        ('60%', 'less than 1%')
-    """
-    return f"{share:.0%}" if share >= 0.01 else "less than 1%"
-
-
-def verdict(
-    shares: Mapping[str, float],
-    actors: Sequence[ActorStatistics],
-    is_synchronous: bool,
-    is_slowed: bool = False,
-    ratio: str = _RATIO,
-) -> str:
-    """Say what held a run back.
-
-    Args:
-        shares: Of `time_shares`; all 0 where there was no learner step.
-        actors: What each actor did.
-        is_synchronous: Whether the learner acted itself.
-        is_slowed: Whether `rate.max_learner_steps_per_second` is set.
-        ratio: The setting of how much is learnt from how much.
-
-    Example:
-        >>> verdict({"wait": 0.6, "evaluate": 0.1}, [], is_synchronous=False)
-        'environment-bound: the learner waited 60% of the time; add actors (data.actors.num_actors)'
-    """
-    waited, evaluated = shares["wait"], shares["evaluate"]
-    if not any(shares.values()):
-        return "it ended before it learnt anything"
-    if waited >= _WAITS and is_slowed:
-        return f"held back by rate.max_learner_steps_per_second, {percent(waited)} of the time"
-    if waited >= _WAITS and is_synchronous:
-        return (
-            f"environment-bound: acting took {percent(waited)} of the time; with actors in the "
-            "background (data.actors.num_actors) it goes on beside learning, given a core"
-        )
-    if waited >= _WAITS:
-        return (
-            f"environment-bound: the learner waited {percent(waited)} of the time; add actors "
-            "(data.actors.num_actors)"
-        )
-    if evaluated >= _EVALUATES:
-        return (
-            f"evaluation-bound: it took {percent(evaluated)} of the time; evaluate less often "
-            "(actor_learner.eval_period_learner_steps), or in the background, given a core"
-        )
-    seconds = sum(actor.seconds for actor in actors)
-    idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0
-    if is_synchronous or idle >= _IDLES or waited + evaluated <= _FREE:
-        waiting = "" if is_synchronous else f", and actors waited {percent(idle)}"
-        return (
-            f"learner-bound: updates took {percent(shares['optimise'])} of the time{waiting}; make "
-            f"them cheaper (docs/speed.md), or fewer ({ratio})"
-        )
-    return "balanced: neither the learner nor its actors waited much"

@@ -32,6 +32,7 @@ from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
 from lrl.learner import DQN, ReplayDataModule
+from lrl.loggers.records import log_configuration, name_run
 from lrl.parts import safety
 from lrl.parts.quiet import quieten_command_line
 from lrl.parts.renamed import translated
@@ -39,7 +40,6 @@ from lrl.preflight.rank_watch import rank_watch
 from lrl.preflight.ranks import default_devices, is_lost_connection
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
-from lrl.report.loggers import log_configuration, name_run
 from lrl.report.scores import describe
 from lrl.types import ConfigError
 

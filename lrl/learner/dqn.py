@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import lightning as L
 import torch
@@ -31,6 +31,7 @@ from lrl.networks import (
     RecurrentCore,
     ScalarHead,
 )
+from lrl.networks.dead_units import seen_units
 from lrl.networks.multi_encoder import EMBEDDED_FROM
 from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
@@ -58,6 +59,20 @@ _DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
 _UPDATERS: dict[str, Callable[[Any], Updater]] = {
     "eager": EagerUpdater, "compiled": CompiledUpdater, "captured": CapturedUpdater
 }  # fmt: skip
+
+
+class Measured(NamedTuple):
+    """Values of the batch that was logged last; on the learner's device, `[rows]`.
+
+    Attributes:
+        prediction: What the online network said of the actions taken.
+        target: What it should have said.
+        learns: Rows that are learnt from; None says all.
+    """
+
+    prediction: Tensor
+    target: Tensor
+    learns: Tensor | None
 
 
 class DQN(L.LightningModule):
@@ -135,6 +150,8 @@ class DQN(L.LightningModule):
         self.automatic_optimization = own_optimisation(updates_per_step, updater) is None
         self.env_spec = EnvSpec.of(env_spec) if isinstance(env_spec, Mapping) else env_spec
         self.statistics: dict[str, Tensor] = {}
+        self.measured: Measured | None = None
+        self._target_updates = 0
         self._guards: Sequence[GuardsLosses] = ()
         self._begun: L.Trainer | None = None
         self.save_hyperparameters({**self._hyperparameters(), "updater": updater}, logger=False)
@@ -285,6 +302,7 @@ class DQN(L.LightningModule):
             "updater": EagerUpdater(self),
             "_guards": (),
             "_begun": None,
+            "measured": None,
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -376,8 +394,12 @@ class DQN(L.LightningModule):
 
     def measure(self, batch: Batch, losses: Losses, learns: Tensor | None = None) -> None:
         """Measure a loss if it is logged; see `batch_statistics`."""
-        if self.is_measured():
-            self.statistics = batch_statistics(batch, self.online, losses, self._action, learns)
+        if not self.is_measured():
+            return
+        self.statistics = batch_statistics(batch, self.online, losses, self._action, learns)
+        self.measured = Measured(losses.td.prediction, losses.td.target, learns)
+        if self.bootstrap.bootstraps and not is_overridden("update_target", self, DQN):
+            self.statistics["train/target_updates"] = torch.tensor(float(self._target_updates))
 
     def optimize(self, loss: Tensor) -> None:
         """Make one learner step of a loss, in the place of the Trainer (manual optimisation)."""
@@ -459,6 +481,7 @@ class DQN(L.LightningModule):
     @torch.no_grad()
     def update_target(self) -> None:
         """Move the target network towards the online network by `target_update_tau`."""
+        self._target_updates += 1
         targets = list(self.target.state_dict().values())
         onlines = list(self.online.state_dict().values())
         if self.target_update_tau == 1.0:
@@ -508,11 +531,13 @@ def batch_statistics(
     td = losses.td
     modes = [(module, module.training) for module in online.modules()]
     online.eval()  # batch norm and spectral norm would move, and noisy layers explore
-    q = online.q_values(batch.observation, batch.memory)
+    with seen_units(online) as units:
+        q = online.q_values(batch.observation, batch.memory)
     best = greedy_action(q, batch.action_mask, spec)
     for module, is_training in modes:
         module.training = is_training
     rows = slice(None) if learns is None else learns
+    dead = units.dead_share()
     return {
         "train/loss": losses.loss.detach(),
         "train/td_error_mean": (td.prediction - td.target)[rows].abs().mean(),
@@ -520,5 +545,16 @@ def batch_statistics(
         "train/target_mean": td.target[rows].mean(),
         "train/target_minus_q_mean": (td.target - td.prediction)[rows].mean(),
         "train/reward_mean": batch.reward[rows].mean(),
+        "train/reward_abs_max": batch.reward[rows].abs().amax(),
+        "train/distinct_rows": _distinct(batch.keys),
         "train/greedy_fraction": (best == batch.action)[rows].float().mean(),
+        **({} if dead is None else {"train/dead_units": dead}),
     }
+
+
+def _distinct(keys: Tensor) -> Tensor:
+    """Return the share of keys, `[rows]` or `[rows, ...]`, that are not the same as another's."""
+    first, *others = keys.reshape(len(keys), -1).long().T
+    for column in others:
+        first = first * 2**40 + column  # rows of a stream are fewer
+    return 1.0 - (first.sort().values.diff() == 0).float().sum() / len(keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import lightning as L
@@ -73,6 +73,14 @@ class GuardsLosses(ABC):
     @abstractmethod
     def check_weights(self, network: nn.Module, learner_step: int) -> None:
         """Look at weights that are to be saved: a step with finite gradients may ruin them."""
+
+
+class WatchesMetrics(ABC):
+    """Is shown every row of metrics that is logged, on rank 0."""
+
+    @abstractmethod
+    def watch(self, learner_step: int, metrics: Mapping[str, float]) -> None:
+        """Take note of a row; it is not changed later."""
 
 
 class IsPeriodic(ABC):

@@ -79,6 +79,7 @@ class Rollouts(StoredExperience):
         self.rows_left_out = 0
         self._spec = spec
         self._settings = {**counts, "gamma": gamma, "lambda_": lambda_}
+        self.gamma = gamma
         # A rollout that is learnt from and one that is filled, or a rollout of episodes of one
         # step, which have a row at their end and those of a first stack at their beginning.
         rows_per_stream = (num_steps + 2) * max(4, spec.frame_stack + 1)

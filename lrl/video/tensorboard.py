@@ -9,12 +9,12 @@ from typing import Any
 
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import TensorBoardLogger
 from typing_extensions import override
 
 from lrl.envs import make_rendered
 from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
+from lrl.loggers.tensorboard import tensorboards_of
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import IsPeriodic
 from lrl.types import ConfigError
@@ -59,7 +59,7 @@ class EpisodeVideo(L.Callback, IsPeriodic):
         if stage != "fit" or self.period_learner_steps == 0:
             return
         setting = f"video_period_learner_steps is {self.period_learner_steps}"
-        if not _writers(trainer):
+        if not tensorboards_of(trainer):
             raise ConfigError(
                 f"{setting}, but films go to TensorBoard and the Trainer has no TensorBoardLogger: "
                 "add one, or set it to 0"
@@ -94,7 +94,7 @@ class EpisodeVideo(L.Callback, IsPeriodic):
     def _film(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         try:
             image = _make_film(trainer, pl_module)
-            for writer in _writers(trainer):
+            for writer in tensorboards_of(trainer):
                 _write(writer, image, trainer.global_step)
         except Exception:
             _log.exception("no film of step %d; training goes on", trainer.global_step)
@@ -128,11 +128,6 @@ def _make_film(trainer: L.Trainer, module: Any) -> tuple[bytes, int, int]:
         return file.getvalue(), *writer.size
     finally:
         rendered.close()
-
-
-def _writers(trainer: L.Trainer) -> list[Any]:
-    """Return the Trainer's TensorBoard loggers."""
-    return [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
 
 
 def _write(logger: Any, image: tuple[bytes, int, int], learner_step: int) -> None:

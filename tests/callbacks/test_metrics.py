@@ -42,6 +42,7 @@ TRAINING = {
     "train/loss", "train/td_error_mean", "train/q_mean", "train/target_mean", "train/grad_norm",
     "train/epsilon", "train/lr",
     "train/target_minus_q_mean", "train/reward_mean", "train/greedy_fraction",
+    "train/reward_abs_max", "train/distinct_rows", "train/dead_units", "train/target_updates",
     "rollout/return_mean", "rollout/length_mean", "rollout/start_value_mean", "rollout/episodes",
     "count/env_steps", "count/frames", "count/learner_steps", "count/rows_received",
     "count/rows_dropped", "count/actor_restarts",
@@ -310,7 +311,7 @@ def test_a_row_of_several_ranks_has_sums_of_counts_and_means_of_all_else():
 
 @pytest.mark.parametrize(("pause", "asked"), [(0.0, 6), (60.0, 1)])
 def test_a_logger_that_fails_does_not_end_training(tmp_path, caplog, monkeypatch, pause, asked):
-    monkeypatch.setattr("lrl.report.loggers._PAUSE_SECONDS", pause)
+    monkeypatch.setattr("lrl.loggers.records._PAUSE_SECONDS", pause)
     Deaf.asked = 0
     loggers = [Deaf(), CSVLogger(tmp_path, "run", "version_0")]
     run = make_run(
@@ -334,7 +335,7 @@ def test_a_disk_that_was_full_for_a_moment_ends_neither_a_run_nor_its_curves(
     tmp_path, caplog, monkeypatch
 ):
     """TensorBoard's writer would raise its first error for ever, and at the end of the run too."""
-    monkeypatch.setattr("lrl.report.loggers._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("lrl.loggers.records._PAUSE_SECONDS", 0.0)
     logger = Ending(tmp_path, "run", "version_0")
     writers = []
     write = SummaryWriter.add_scalar

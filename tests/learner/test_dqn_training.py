@@ -81,6 +81,9 @@ def test_an_update_by_hand(tiny_spec: EnvSpec):
             "train/target_mean": 2.5,
             "train/target_minus_q_mean": 0.5,
             "train/reward_mean": 1.0,
+            "train/reward_abs_max": 1.0,
+            "train/distinct_rows": 1.0,
+            "train/target_updates": 0.0,
             "train/greedy_fraction": 1.0,
             "train/grad_norm": 0.5 * math.sqrt(1 + 4 + 1),
         }
@@ -129,6 +132,25 @@ def test_the_share_of_greedy_actions_is_of_the_allowed_ones(tiny_spec: EnvSpec):
     train(agent, [replace(batch, action_mask=mask)], log_every_n_steps=1)
     assert agent.statistics["train/greedy_fraction"].item() == 0.5  # rows 0 and 3
     assert agent.statistics["train/reward_mean"].item() == 0.5
+
+
+def test_rows_that_are_drawn_twice_are_counted_once(tiny_spec: EnvSpec):
+    """Keys name a stream and a row; an experience of one's own may have keys of one number."""
+    agent = linear_dqn(tiny_spec, optimizer=SGD)
+    batch = make_batch(
+        [[0.0, 0.0]] * 4, [0] * 4, [0.5, -2.0, 1.0, 0.0], [0.0] * 4, [[0.0, 0.0]] * 4
+    )
+    keys = torch.tensor([[0, 1], [1, 0], [0, 1], [1, 1]])
+    for each, share in ((keys, 0.75), (keys[:, 0], 0.5)):
+        train(agent, [replace(batch, keys=each)], log_every_n_steps=1)
+        assert agent.statistics["train/distinct_rows"].item() == share
+    assert agent.statistics["train/reward_abs_max"].item() == 2.0
+
+
+def test_updates_of_the_target_network_are_counted(tiny_spec: EnvSpec):
+    agent = linear_dqn(tiny_spec, optimizer=SGD, target_update_period_learner_steps=2)
+    train(agent, batches(6), log_every_n_steps=1)
+    assert agent.statistics["train/target_updates"].item() == 2.0  # after 2 and 4, before the 6th
 
 
 @pytest.mark.parametrize("encoder", [FlatEncoder, ModalEncoder])

@@ -10,7 +10,7 @@ from helpers.training_runs import AfterEachStep, background, make_run, quiet, sm
 
 from lrl import ActorLearnerCallback, RateLimiterConfig
 from lrl.actors.handle import ActorStatistics
-from lrl.callbacks.summary import time_shares, verdict
+from lrl.diagnosis.verdict import time_shares, verdict
 
 pytestmark = quiet
 

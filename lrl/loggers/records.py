@@ -22,6 +22,8 @@ from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
+from lrl.preflight.callbacks import WatchesMetrics, parts_of
+
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 60.0
@@ -38,6 +40,8 @@ def log_metrics(
     A logger that fails is left alone for a minute, which is said.
     """
     step = trainer.global_step if learner_step is None else learner_step
+    for watcher in parts_of(trainer, WatchesMetrics):
+        watcher.watch(step, metrics)
     for logger in _willing(trainer):
         with _reporting_failures(logger):
             logger.log_metrics(dict(metrics), step=step)

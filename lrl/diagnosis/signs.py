@@ -1,0 +1,310 @@
+"""Signs that a run does not learn: what each looks at, and from where on it is one.
+
+docs/diagnosis.md has the reasons for the thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lrl.diagnosis.history import History
+from lrl.diagnosis.verdict import starved
+
+_LARGEST_VALUE = 1e4
+_FEWEST_BATCHES, _FEWEST_EPISODES = 10, 2
+_MOST_SAMPLES_PER_INSERT = 1000
+
+
+class Finding(NamedTuple):
+    """Something that keeps a run from learning.
+
+    Attributes:
+        name: What is found, one word of docs/diagnosis.md.
+        sentence: What is seen, with its numbers, and what to do.
+        setting: The setting to change first.
+    """
+
+    name: str
+    sentence: str
+    setting: str
+
+
+class Sign(NamedTuple):
+    """What to look for, and how early.
+
+    Attributes:
+        find: Returns what there is to say, if there is anything.
+        from_share: Share of the planned learner steps before which nothing is said.
+    """
+
+    find: Callable[[History], Finding | None]
+    from_share: float
+
+
+def no_reward(run: History) -> Finding | None:
+    """Find that every reward was 0."""
+    returns = [*run.series("rollout/return_mean"), *run.series("eval/return_mean")]
+    rewards = run.series("train/reward_abs_max")
+    if not rewards or any(rewards) or any(returns):
+        return None
+    return Finding(
+        "no_reward",
+        f"every reward of {run.total('count/env_steps'):,.0f} env steps "
+        f"({run.total('rollout/episodes'):,.0f} episodes) was 0, so that there is nothing to learn "
+        "from: look at what the environment and its wrappers (data.env) return; if a first reward "
+        "is hard to find, explore more (data.exploration)",
+        "data.env",
+    )
+
+
+def reward_scale(run: History) -> Finding | None:
+    """Find rewards that mean values which networks learn too slowly."""
+    if run.settings.rescales:
+        return None
+    largest = run.total("train/reward_abs_max")
+    size, what = largest, f"rewards of up to {largest:,.4g}"
+    horizon = _horizon(run)
+    if horizon is not None and not run.settings.gives_returns:
+        mean = abs(run.level("train/reward_mean", 1.0) or 0.0)
+        if mean * horizon > size:
+            size, what = mean * horizon, f"rewards of {mean:,.4g} on average"
+    if size <= _LARGEST_VALUE:
+        return None
+    return Finding(
+        "reward_scale",
+        f"{what} mean values of about {size:,.2g}, where those of a new network are near 0 and "
+        "move by little at each learner step: clip rewards (data.env.reward_clip), make them "
+        "smaller by a wrapper, or rescale values (model.head.value_rescaling)",
+        "data.env.reward_clip",
+    )
+
+
+def values_diverge(run: History) -> Finding | None:
+    """Find values that no sequence of the rewards could bring."""
+    horizon, rewards = _horizon(run), run.total("train/reward_abs_max")
+    if horizon is None or not rewards or run.settings.gives_returns:
+        return None
+    bound = (rewards + run.settings.adds_bonus) * horizon
+    names = ["rollout/start_value_mean", *([] if run.settings.rescales else ["train/q_mean"])]
+    value = max((run.level(name) or 0.0 for name in names), key=abs)
+    if abs(value) <= 2 * bound:
+        return None
+    return Finding(
+        "values_diverge",
+        f"values are about {value:,.3g}, but rewards of at most {rewards:,.3g} in a transition "
+        f"and the discount {run.settings.gamma:g} allow {bound:,.3g}: learning diverges. Lower the "
+        f"learning rate ({_rate(run)}), clip gradients (model.gradient_clip_norm), or update the "
+        "target network less often (model.target_update_period_learner_steps)",
+        "model.optimizer",
+    )
+
+
+def overestimation(run: History) -> Finding | None:
+    """Find values at the start of episodes that are far above what episodes return."""
+    value, gamma = run.level("rollout/start_value_mean"), run.settings.gamma
+    pairs = [
+        (run.level(f"{where}/return_mean"), run.level(f"{where}/length_mean"))
+        for where in ("rollout", "eval")
+    ]
+    known = [(total, length) for total, length in pairs if total is not None and length]
+    if value is None or gamma is None or gamma >= 1.0 or len(known) < len(pairs):
+        return (
+            None  # without evaluations nobody knows what the agent earns when it does not explore
+        )
+    # An episode that was cut off would have earned on, at the same pace.
+    worths = [worth for total, length in known for worth in (total, total / length / (1 - gamma))]
+    rewards = run.total("train/reward_abs_max")
+    least = rewards + run.settings.adds_bonus / (1 - gamma)
+    if not rewards or value <= max(worths) + max(least, *map(abs, worths)):
+        return None
+    total = max(total for total, _ in known)
+    return Finding(
+        "overestimation",
+        f"the value at the start of episodes is {value:,.3g}, but they return {total:,.3g}: values "
+        "are over-estimated. Let the online network choose the next action (model.bootstrap "
+        "lrl.learner.DoubleBootstrap), update the target network less often, or lower the learning "
+        f"rate ({_rate(run)})",
+        "model.bootstrap",
+    )
+
+
+def dead_units(run: History) -> Finding | None:
+    """Find a layer that says the same of nearly every observation."""
+    share = run.level("train/dead_units")
+    if share is None or share < 0.95:
+        return None
+    return Finding(
+        "dead_units",
+        f"{share:.0%} of the units of one layer are 0 for every observation, and learn nothing any "
+        f"more: lower the learning rate ({_rate(run)}), clip gradients "
+        "(model.gradient_clip_norm), or normalise layers (encoder.layer_norm)",
+        "model.optimizer",
+    )
+
+
+def target_still(run: History) -> Finding | None:
+    """Find a target network that stayed as it was made."""
+    updates = run.series("train/target_updates")
+    if not updates or updates[-1] > 0:
+        return None
+    return Finding(
+        "target_still",
+        f"the target network was not updated once in {run.session_learner_steps:,} learner steps, "
+        "so that values are learnt from a network that has learnt nothing: lower "
+        "model.target_update_period_learner_steps",
+        "model.target_update_period_learner_steps",
+    )
+
+
+def exploration_stuck(run: History) -> Finding | None:
+    """Find actors that act at random though the run is half over."""
+    epsilon, returns = run.level("train/epsilon"), run.level("rollout/return_mean")
+    if epsilon is None or epsilon < 0.5:
+        return None
+    seen = "" if returns is None else f", and training episodes return {returns:,.4g}"
+    return Finding(
+        "exploration_stuck",
+        f"epsilon is still {epsilon:.2f} after {run.progress:.0%} of the learner steps{seen}: most "
+        "actions are random, and what the agent has learnt is hardly tried. Let data.exploration "
+        "end lower, or within fewer env steps",
+        "data.exploration",
+    )
+
+
+def exploration_over(run: History) -> Finding | None:
+    """Find that exploration ended a while ago, and nothing was found by it."""
+    epsilons = run.series("train/epsilon")
+    if not epsilons or epsilons[-1] > 0.1 or max(epsilons) < 0.5 or not run.is_flat:
+        return None
+    ended = sum(epsilon > 1.01 * epsilons[-1] for epsilon in epsilons)
+    if ended > 0.75 * len(epsilons):
+        return None
+    returns = run.series("rollout/return_mean")
+    return Finding(
+        "exploration_over",
+        f"epsilon came down to {epsilons[-1]:.3g} after {ended / len(epsilons):.0%} of the rows, "
+        f"and the return has not risen: training episodes returned {returns[0]:,.4g} at first and "
+        f"{returns[-1]:,.4g} at last. Let data.exploration take longer or end higher",
+        "data.exploration",
+    )
+
+
+def replay_small(run: History) -> Finding | None:
+    """Find a replay that forgets before it has been learnt from."""
+    size, env_steps = run.total("replay/size"), run.total("count/env_steps")
+    newest = run.newest("replay/size", 0.5)
+    is_filling = not newest or min(newest) < 0.8 * max(newest)  # steps at ends of episodes vary
+    if is_filling or env_steps < 10 * size:
+        return None
+    length, batch = run.level("rollout/length_mean") or 0.0, run.settings.samples_per_batch
+    if size >= max(_FEWEST_BATCHES * batch, _FEWEST_EPISODES * length):
+        return None
+    return Finding(
+        "replay_small",
+        f"the replay keeps {size:,.0f} env steps: {size / batch:.1f} batches, or "
+        f"{size / max(length, 1.0):.1f} episodes of {length:,.0f}. What was just seen is all that "
+        "is learnt from: raise data.replay.capacity",
+        "data.replay.capacity",
+    )
+
+
+def replay_old(run: History) -> Finding | None:
+    """Find that the learner goes on learning from the same rows, or those of old policies."""
+    lag = run.level("sync/policy_lag_mean") or 0.0
+    if lag > 0.25 * run.learner_steps:
+        return Finding(
+            "replay_old",
+            f"the rows that come in were made by policies {lag:,.0f} learner steps old, of "
+            f"{run.learner_steps:,}: send weights more often "
+            "(actor_learner.sync_period_learner_steps), or look at why they arrive late",
+            "actor_learner.sync_period_learner_steps",
+        )
+    learner, env = run.newest("count/learner_steps"), run.newest("count/env_steps")
+    if len(learner) < 2 or run.settings.gives_returns:
+        return None
+    samples = (learner[-1] - learner[0]) * run.settings.samples_per_batch
+    rate = samples / max(env[-1] - env[0], 1.0)
+    if rate <= _MOST_SAMPLES_PER_INSERT:
+        return None
+    return Finding(
+        "replay_old",
+        f"{rate:,.0f} samples are learnt from for each env step that comes in: the rows are learnt "
+        "by heart. Lower data.rate.samples_per_insert, or add actors (data.actors.num_actors)",
+        "data.rate.samples_per_insert",
+    )
+
+
+def priorities_collapsed(run: History) -> Finding | None:
+    """Find that prioritised sampling draws a few rows over and over."""
+    share, size = run.level("train/distinct_rows"), run.level("replay/size")
+    batch = run.settings.samples_per_batch
+    if share is None or not size or run.level("replay/priority_max") is None:
+        return None
+    uniform = size / batch * (1 - (1 - 1 / size) ** batch)
+    if share >= 0.5 * uniform:
+        return None
+    return Finding(
+        "priorities_collapsed",
+        f"{share:.0%} of a batch's rows are distinct, where even chances would make it "
+        f"{uniform:.0%}: a few rows hold nearly all priority. Lower "
+        "data.replay.sampler.init_args.alpha, or clip rewards (data.env.reward_clip)",
+        "data.replay.sampler",
+    )
+
+
+def learner_starved(run: History) -> Finding | None:
+    """Find a learner that hardly learns, since it waits."""
+    waited = run.level("speed/learner_wait_fraction", 0.5)
+    if waited is None or waited < 0.9 or not run.is_flat:
+        return None
+    said = starved(waited, run.settings.is_synchronous, run.settings.is_slowed)
+    setting = "data.actors.num_actors"
+    if run.settings.is_slowed:
+        setting = "data.rate.max_learner_steps_per_second"
+    return Finding("learner_starved", f"the return has not risen. The run is {said}", setting)
+
+
+def actors_blocked(run: History) -> Finding | None:
+    """Find actors that hardly act, since nobody takes their rows."""
+    waited = run.level("speed/actor_wait_fraction", 0.5)
+    if waited is None or waited < 0.95 or not run.is_flat:
+        return None
+    return Finding(
+        "actors_blocked",
+        f"the return has not risen, and actors waited {waited:.0%} of the time for the learner: "
+        "make its updates cheaper (docs/speed.md), or fewer (data.rate.samples_per_insert)",
+        "data.rate.samples_per_insert",
+    )
+
+
+_EARLY, _LATE = 0.25, 0.5
+SIGNS = (
+    Sign(no_reward, _EARLY),
+    Sign(reward_scale, _EARLY),
+    Sign(values_diverge, _EARLY),
+    Sign(target_still, _EARLY),
+    Sign(replay_small, _EARLY),
+    Sign(replay_old, _EARLY),
+    Sign(priorities_collapsed, _EARLY),
+    Sign(dead_units, _EARLY),
+    Sign(overestimation, _LATE),
+    Sign(exploration_stuck, _LATE),
+    Sign(exploration_over, _LATE),
+    Sign(learner_starved, _LATE),
+    Sign(actors_blocked, _LATE),
+)
+"""All signs, causes before what follows from them."""
+
+
+def _horizon(run: History) -> float | None:
+    """Return how many transitions' rewards the discount adds up; None if it is endless."""
+    gamma = run.settings.gamma
+    if gamma is None or gamma >= 1.0:
+        return None
+    return 1.0 / (1.0 - gamma**run.settings.n_step)
+
+
+def _rate(run: History) -> str:
+    rate = run.level("train/lr")
+    return "model.optimizer" if rate is None else f"model.optimizer, now {rate:g}"

@@ -1,0 +1,80 @@
+"""The diagnosis of a run while it goes on: each finding is said once, as a warning."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+from typing_extensions import override
+
+from lrl.diagnosis.findings import diagnose
+from lrl.diagnosis.history import Settings
+from lrl.diagnosis.signs import Finding
+from lrl.learner.datamodule import datamodule_of, dataset_of
+from lrl.networks import CategoricalHead
+from lrl.preflight.callbacks import WatchesMetrics
+
+_log = logging.getLogger(__name__)
+
+_MOST_ROWS = 1000
+_LOOKS = 20  # in a run
+
+
+class RunDiagnosis(L.Callback, WatchesMetrics):
+    """Look at the metrics of a run from time to time, and say why it does not learn.
+
+    It looks at rows that are logged anyway, on rank 0. Where no number of learner steps is planned
+    (`trainer.max_steps` -1) it says nothing before the run has ended.
+    """
+
+    def __init__(self) -> None:
+        self._settings: Settings | None = None
+        self._rows: list[Mapping[str, float]] = []
+        self._said: set[str] = set()
+        self._next_look = 0
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._settings = settings_of(trainer)
+        self._rows, self._said, self._next_look = [], set(), 0
+
+    @override
+    def watch(self, learner_step: int, metrics: Mapping[str, float]) -> None:
+        self._rows.append(metrics)
+        if len(self._rows) > _MOST_ROWS:
+            del self._rows[1::2]  # the first one says where the run began
+        planned = self._settings and self._settings.max_learner_steps
+        if planned and self._next_look <= learner_step < planned:
+            self._next_look = learner_step + planned // _LOOKS
+            for finding in self.findings():
+                if finding.name not in self._said:
+                    self._said.add(finding.name)
+                    _log.warning(
+                        "this run may not learn (learner step %d, %s): %s",
+                        learner_step, finding.name, finding.sentence,
+                    )  # fmt: skip
+
+    def findings(self) -> list[Finding]:
+        """Return what is found now."""
+        return diagnose(self._rows, self._settings) if self._settings is not None else []
+
+
+def settings_of(trainer: L.Trainer) -> Settings:
+    """Return the settings of a run that goes on; see `Settings.of_config`."""
+    module: Any = trainer.lightning_module
+    data, experience = datamodule_of(trainer), dataset_of(trainer).experience
+    head, rule = module.online.head, module.bootstrap
+    rescales = isinstance(head, CategoricalHead) or getattr(head, "value_rescaling", None)
+    return Settings(
+        max_learner_steps=trainer.max_steps if trainer.max_steps > 0 else None,
+        gamma=getattr(experience, "gamma", None),
+        n_step=getattr(experience, "n_step", 1),
+        samples_per_batch=experience.samples_per_batch,
+        gives_returns=experience.gives_returns,
+        adds_bonus=rule.adds_bonus,
+        rescales=rescales is not None and rescales is not False,
+        is_synchronous=data.num_actors == 0,
+        is_slowed=data.rate.max_learner_steps_per_second is not None,
+    )

@@ -1,0 +1,1 @@
+"""What loggers are told of a run, and how they show it."""

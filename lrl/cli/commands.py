@@ -6,6 +6,7 @@ import inspect
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, get_origin, get_type_hints
 from jsonargparse import ArgumentError, ArgumentParser
 
 from lrl.checkpoints.runs import resolve_checkpoint
+from lrl.cli import failure
 from lrl.cli.command_list import own_commands
 from lrl.cli.messages import check_variables, has_variables, sentence
 from lrl.parts import safety
@@ -39,6 +41,8 @@ def run(name: str, arguments: Sequence[str]) -> int:
             return ending.report(signal.SIGINT)  # whatever an import made of the signal
         if isinstance(error, (ArgumentError, ConfigError)):
             return report_mistake(error)
+        if isinstance(error, Exception):
+            return failure.report_error(error)
         raise
     return 0
 
@@ -53,6 +57,20 @@ def read_arguments(
             environment names no argument.
         ArgumentError: An argument is wrong.
     """
+    settings = _parse(arguments_of(name, function), name, arguments)
+    if not _reads_checkpoints(function):
+        return settings
+    given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
+    _import(settings.pop("modules"))
+    is_many = isinstance(given, list)
+    paths = [
+        resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
+    ]
+    return {"ckpt_path": paths if is_many else paths[0], **settings}
+
+
+def arguments_of(name: str, function: Callable[..., object]) -> ArgumentParser:
+    """Return what reads a command's arguments; mistakes are raised."""
     description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
     parser = ArgumentParser(
         prog=f"lrl {name}",
@@ -61,9 +79,9 @@ def read_arguments(
         env_prefix=f"LRL_{name.upper()}_",  # and one more for each dot, of which there is none
         default_env=has_variables(),
     )
-    if "ckpt_path" not in inspect.signature(function).parameters:
-        parser.add_function_arguments(function, as_group=False)
-        return _parse(parser, name, arguments)
+    if not _reads_checkpoints(function):
+        parser.add_function_arguments(function, as_group=False, as_positional=True)
+        return parser
     is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
     parser.add_argument(
         "--ckpt_path",
@@ -83,13 +101,11 @@ def read_arguments(
         help="Modules to import first: those of your own parts, which a checkpoint only names.",
     )
     parser.add_function_arguments(function, skip={"ckpt_path"}, as_group=False)
-    settings = _parse(parser, name, arguments)
-    given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
-    _import(settings.pop("modules"))
-    paths = [
-        resolve_checkpoint(path, Path(runs), run_name) for path in (given if is_many else [given])
-    ]
-    return {"ckpt_path": paths if is_many else paths[0], **settings}
+    return parser
+
+
+def _reads_checkpoints(function: Callable[..., object]) -> bool:
+    return "ckpt_path" in inspect.signature(function).parameters
 
 
 def _parse(parser: ArgumentParser, name: str, arguments: Sequence[str]) -> dict[str, Any]:
@@ -121,5 +137,6 @@ def report_mistake(error: Exception, known: Iterable[str] = ()) -> int:
         error: What was raised.
         known: The names of all settings, of which one may have been meant.
     """
+    failure.show("".join(traceback.format_exception(error)))
     print(f"lrl: error: {sentence(error, known)}", file=sys.stderr)
     return CONFIG_ERROR

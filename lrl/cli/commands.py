@@ -137,6 +137,9 @@ def report_mistake(error: Exception, known: Iterable[str] = ()) -> int:
         error: What was raised.
         known: The names of all settings, of which one may have been meant.
     """
-    failure.show("".join(traceback.format_exception(error)))
-    print(f"lrl: error: {sentence(error, known)}", file=sys.stderr)
+    text = "".join(traceback.format_exception(error))
+    failure.show(text)
+    place = None if isinstance(error, ConfigError) else failure.own_place(text)
+    where = f" ({place})" if place else ""  # of a part of yours that refuses its settings
+    print(f"lrl: error: {sentence(error, known)}{where}", file=sys.stderr)
     return CONFIG_ERROR

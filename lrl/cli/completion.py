@@ -76,7 +76,7 @@ def _options(parser: ArgumentParser) -> Iterator[tuple[str, tuple[str, ...]]]:
             if " " in option:  # what jsonargparse calls a link
                 continue
             yield option, _values(action, hint)
-            if option == f"--{action.dest}":
+            if option == f"--{action.dest}" and not option.endswith(".help"):
                 yield from _inner(option, hint)
                 yield from ((f"{option}.{key}", ()) for key in _default_keys(action.default))
 

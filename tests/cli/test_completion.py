@@ -20,11 +20,11 @@ def test_commands_have_their_settings_and_values(monkeypatch):
     commands = all_commands()
     assert list(commands) == list(COMMANDS)
     fit = commands["fit"].options
-    assert len(fit) > 200
+    assert len(fit) > 150
     assert fit["--data.actors.on_failure"] == ("restart", "fail")
     assert fit["--trainer.enable_progress_bar"] == ("true", "false")
     assert {"recipe:pong", FILES} <= set(fit["--config"])
-    assert {"--model.optimizer.init_args.lr", "--data.env.atari.sticky_actions"} <= set(fit)
+    assert {"--model.optimizer.init_args.lr", "--data.env.atari.frame_skip"} <= set(fit)
     assert fit["--ckpt_path"] == commands["evaluate"].options["--ckpt_path"]
     assert commands["completion"].first == ("bash", "zsh", "fish")
     assert "cartpole" in commands["recipes"].first

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup train test check test-all docs docs-serve bench regress chaos clean
+.PHONY: help setup train test check test-all docs docs-serve wheel pythons bench regress chaos clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,13 @@ docs: $(VENV)/.dev  ## build the site of docs/ into build/site; a broken link fa
 
 docs-serve: $(VENV)/.dev  ## the same on http://localhost:8000, with a search, built anew at every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+wheel: $(VENV)/.dev  ## build dist/lrl-VERSION-py3-none-any.whl and the source archive
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+PYTHONS ?= python3.10 python3.12 python3.13
+pythons:  ## fast tests and a real training with other Pythons: make pythons PYTHONS="python3.12"
+	.ci/pythons $(PYTHONS)
 
 bench: $(VENV)/.run  ## what each part of lrl, and whole runs, do on this machine, half an hour
 	$(BIN)/python -m benchmark.parts

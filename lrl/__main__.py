@@ -26,12 +26,14 @@ def main() -> None:
         sys.exit(code)
     safe = "--safe" in sys.argv[1:] or os.environ.get("LRL_SAFE", "") not in ("", "0")
     _set_path(safe)
-    from lrl.cli import commands
+    from lrl.cli import commands, failure
     from lrl.parts import safety
 
     if safe:
-        sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "--safe"]
         safety.enable()
+    if "--debug" in sys.argv[1:]:
+        failure.debug()
+    sys.argv[1:] = [word for word in sys.argv[1:] if word not in ("--safe", "--debug")]
     if sys.argv[1:] and sys.argv[1] in own_commands():
         sys.exit(commands.run(sys.argv[1], sys.argv[2:]))
     from lrl.cli.main import run

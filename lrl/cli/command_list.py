@@ -39,6 +39,7 @@ COMMANDS = {
     "recipes": Command("list, show or copy the recipes that come with lrl"),
     "doctor": Command("tell what suits this machine, or an agent on a GPU", "lrl.doctor.command"),
     "bench": Command("measure training on this machine", "lrl.bench.training"),
+    "completion": Command("complete commands and settings in a shell", "lrl.cli.completion"),
 }
 _HABITS = {  # names that other libraries have
     "train": "fit",
@@ -66,10 +67,11 @@ _HABITS = {  # names that other libraries have
     "benchmark": "bench",
     "check": "doctor",
 }
-_OPTIONS = {
+GLOBAL_OPTIONS = {  # of `lrl` itself
     "--help": "show this, or the settings of a command",
     "--version": "show the version",
     "--safe": "allow only code from a few packages to be named (docs/security.md)",
+    "--debug": "show the traceback of whatever goes wrong",
 }
 
 
@@ -84,7 +86,7 @@ def answer(arguments: Sequence[str]) -> tuple[str, int] | None:
     Args:
         arguments: Of the command line, without the program's name.
     """
-    words = [argument for argument in arguments if argument != "--safe"]
+    words = [argument for argument in arguments if argument not in ("--safe", "--debug")]
     if not words or words[0] in ("-h", "--help", "help"):
         return overview(), 0
     if words[0] == "recipes":
@@ -98,7 +100,7 @@ def answer(arguments: Sequence[str]) -> tuple[str, int] | None:
 
 def overview() -> str:
     """Return the help of `lrl` itself."""
-    lines = [f"  {name:<10}  {summary}" for name, summary in _OPTIONS.items()]
+    lines = [f"  {name:<10}  {summary}" for name, summary in GLOBAL_OPTIONS.items()]
     return "\n".join(
         [
             "usage: lrl COMMAND [options]",

@@ -6,6 +6,7 @@ import inspect
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser
 
 from lrl.checkpoints.runs import resolve_checkpoint
+from lrl.cli import failure
 from lrl.cli.command_list import own_commands
 from lrl.cli.messages import check_variables, has_variables, sentence
 from lrl.deploy.hub import fetched
@@ -41,6 +43,8 @@ def run(name: str, arguments: Sequence[str]) -> int:
             return ending.report(signal.SIGINT)  # whatever an import made of the signal
         if isinstance(error, (ArgumentError, ConfigError)):
             return report_mistake(error)
+        if isinstance(error, Exception):
+            return failure.report_error(error)
         raise
     return 0
 
@@ -55,6 +59,21 @@ def read_arguments(
             environment names no argument.
         ArgumentError: An argument is wrong.
     """
+    settings = _parse(arguments_of(name, function), name, arguments)
+    if not _reads_checkpoints(function):
+        return settings
+    given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
+    _import(settings.pop("modules"))
+    is_many = isinstance(given, list)
+    paths = [
+        resolve_checkpoint(str(fetched(path)), Path(runs), run_name)
+        for path in (given if is_many else [given])
+    ]
+    return {"ckpt_path": paths if is_many else paths[0], **settings}
+
+
+def arguments_of(name: str, function: Callable[..., object]) -> ArgumentParser:
+    """Return what reads a command's arguments; mistakes are raised."""
     description = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
     parser = ArgumentParser(
         prog=f"lrl {name}",
@@ -63,9 +82,11 @@ def read_arguments(
         env_prefix=f"LRL_{name.upper()}_",  # and one more for each dot, of which there is none
         default_env=has_variables(),
     )
-    if "ckpt_path" not in inspect.signature(function).parameters:
-        parser.add_function_arguments(function, skip=_add_lists(parser, function), as_group=False)
-        return _parse(parser, name, arguments)
+    if not _reads_checkpoints(function):
+        parser.add_function_arguments(
+            function, skip=_add_lists(parser, function), as_group=False, as_positional=True
+        )
+        return parser
     is_many = get_origin(get_type_hints(function)["ckpt_path"]) is not None
     parser.add_argument(
         "--ckpt_path",
@@ -85,14 +106,11 @@ def read_arguments(
         help="Modules to import first: those of your own parts, which a checkpoint only names.",
     )
     parser.add_function_arguments(function, skip={"ckpt_path"}, as_group=False)
-    settings = _parse(parser, name, arguments)
-    given, runs, run_name = (settings.pop(key) for key in ("ckpt_path", "runs", "name"))
-    _import(settings.pop("modules"))
-    paths = [
-        resolve_checkpoint(str(fetched(path)), Path(runs), run_name)
-        for path in (given if is_many else [given])
-    ]
-    return {"ckpt_path": paths if is_many else paths[0], **settings}
+    return parser
+
+
+def _reads_checkpoints(function: Callable[..., object]) -> bool:
+    return "ckpt_path" in inspect.signature(function).parameters
 
 
 def _add_lists(parser: ArgumentParser, function: Callable[..., object]) -> set[str | int]:
@@ -140,5 +158,9 @@ def report_mistake(error: Exception, known: Iterable[str] = ()) -> int:
         error: What was raised.
         known: The names of all settings, of which one may have been meant.
     """
-    print(f"lrl: error: {sentence(error, known)}", file=sys.stderr)
+    text = "".join(traceback.format_exception(error))
+    failure.show(text)
+    place = None if isinstance(error, ConfigError) else failure.own_place(text)
+    where = f" ({place})" if place else ""  # of a part of yours that refuses its settings
+    print(f"lrl: error: {sentence(error, known)}{where}", file=sys.stderr)
     return CONFIG_ERROR

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.callbacks import ActorLearnerCallback
+from lrl.cli.failure import report_error
 from lrl.preflight.callbacks import parts_of
 from lrl.processes import outputs
 from lrl.processes.ending import StoppedError, ending
@@ -106,8 +106,7 @@ class Outcome(L.Callback):
         if isinstance(error, SystemExit) and not self.began:
             raise error
         if error is not None:
-            traceback.print_exception(error)
-            return 1
+            return report_error(error, self.folder)
         return 0
 
 

@@ -27,6 +27,7 @@ from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.checkpoints.stamp import flatten
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
+from lrl.cli.failure import report_error, report_failure
 from lrl.cli.messages import check_settings, check_variables, has_variables
 from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
@@ -358,22 +359,23 @@ def run() -> int:
         with ending.raising(), outcome.tidied():
             LrlCLI(outcome)
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:
-        print(f"lrl: error: {error}", file=sys.stderr)
-        return 1
+        return report_failure(error, outcome.folder)
     except (ArgumentError, ValueError, MisconfigurationException, OSError) as error:
         is_mistake = isinstance(error, ConfigError) or not outcome.began
         is_before_training = outcome.folder is not None and not outcome.trains
         is_mistake |= isinstance(error, OSError) and is_before_training  # a full disk
         is_mistake |= isinstance(error, MisconfigurationException) and not outcome.learned
         if not is_mistake:
-            raise
+            return report_error(error, outcome.folder)
         return report_mistake(error, outcome.known)
     except RuntimeError as error:
         if not is_lost_connection(error):
-            raise
+            return report_error(error, outcome.folder)
         cause = rank_watch.name() or error
         print(f"lrl: error: {outcome.on_lost_rank()} ({cause})", file=sys.stderr)
         return 1
     except (SystemExit, KeyboardInterrupt, StoppedError) as error:
         outcome.exception = outcome.exception or error
+    except Exception as error:
+        return report_error(error, outcome.folder)
     return outcome.exit_code()

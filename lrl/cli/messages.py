@@ -141,7 +141,7 @@ def _renamed(text: str, option: str) -> str | None:
 def _in_plain_words(text: str) -> str:
     """Return what jsonargparse says of a value as a sentence: key, value and what is accepted."""
     if own := _OWN_WORDS.search(text):  # of a constructor
-        return own[1]
+        return own[1].partition(" - Not a valid subclass of ")[0]
     if not (found := _KEY.match(text)):
         return text
     key, rest = found[1], text[found.end() :]

@@ -33,7 +33,7 @@ def doctor(
         gpu_ready: A class to look at, such as my_module.MyAgent; its settings are its defaults.
         env: An environment that the class can learn in.
         learner_steps: How many steps the class learns.
-        measure: Whether this machine's speed is measured (6 seconds).
+        measure: Whether this machine's speed is measured (3 seconds).
 
     Raises:
         ConfigError: An argument does nothing, or the class is not ready.

@@ -301,8 +301,8 @@ BROKEN_EVALUATION = [
     ],
     ids=["actor", "server", "evaluator"],
 )
-def test_a_process_that_fails_for_good_ends_with_its_traceback_and_1(
-    command, settings, process, message
+def test_a_process_that_fails_for_good_ends_with_a_sentence_and_1(
+    command, project, settings, process, message
 ):
     where = ["--name=failing", "--data.env.kwargs={}"]
     code, _, err = command(
@@ -312,7 +312,9 @@ def test_a_process_that_fails_for_good_ends_with_its_traceback_and_1(
     error = err[err.index("lrl: error: ") :]
     assert process in error
     assert message in error
-    assert error.count("Traceback (most recent call last)") == 1
+    assert "Traceback" not in error
+    (path,) = re.findall(r"the traceback is in (\S+), and --debug shows it", error)
+    assert (project.folder / path).read_text().count("Traceback (most recent call last)") == 1
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ import yaml
 from lrl.checkpoints.files import read_checkpoint
 from lrl.checkpoints.runs import versions
 from lrl.checkpoints.stamp import STAMP_KEY, check_format, flatten
+from lrl.diagnosis.findings import diagnose
+from lrl.diagnosis.history import Settings
 from lrl.parts.renamed import translated
 from lrl.report.statistics import Floats
 from lrl.types import ConfigError
@@ -30,6 +32,7 @@ AXES = {
 }
 """What a curve may be drawn against; `seconds` are known of runs with TensorBoard events only."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DIAGNOSED_ROWS = 1000
 _CHECKPOINTS = ("best.ckpt", "last.ckpt", "previous.ckpt")
 
 
@@ -40,6 +43,7 @@ class Run:
     Attributes:
         folder: RUNS/NAME/version_K, the last one.
         settings: Its configuration by dotted names.
+        learning: What of it a diagnosis needs.
         stamp: Its protocol stamp.
         summary: What `summary.json` holds; empty if the run has not ended, or was killed.
         metrics: The columns of `metrics.csv` in the order of learner steps, `[rows]` each; NaN
@@ -50,6 +54,7 @@ class Run:
 
     folder: Path
     settings: Mapping[str, Any]
+    learning: Settings
     stamp: Mapping[str, Any]
     summary: Mapping[str, Any]
     metrics: Mapping[str, Floats]
@@ -96,7 +101,13 @@ class Run:
         restarts = sum(actor["restarts"] for actor in self.summary.get("actors", []))
         if restarts:
             found.append(f"Its actors were restarted {restarts} times.")
-        return found
+        return found + [finding.sentence for finding in diagnose(self._rows(), self.learning)]
+
+    def _rows(self) -> list[dict[str, float]]:
+        """Return rows of metrics, not all of many."""
+        shown = slice(None, None, -(-self.metrics["step"].size // _DIAGNOSED_ROWS) or 1)
+        columns = [column[shown].tolist() for column in self.metrics.values()]
+        return [dict(zip(self.metrics, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def curve(self, metric: str, axis: str) -> tuple[Floats, Floats] | None:
         """Return a metric's values and where on an axis of `AXES` they are; None if unknown."""
@@ -149,13 +160,15 @@ def _read(folder: Path) -> Run:
             f"{folder} is no run of lrl fit: it has no {' and no '.join(missing)}; give "
             "RUNS/NAME/version_K, RUNS/NAME or a CSV file of scores"
         )
-    settings = _settings(config)
+    configuration = _configuration(config)
+    settings = flatten(configuration)
     summary = _summary(folder / "summary.json")
     columns = _metrics(metrics)
     first = columns["step"][0] if columns["step"].size else 0
     return Run(
         folder=folder,
         settings=settings,
+        learning=Settings.of_config(configuration),
         stamp=_stamp(folder, summary),
         summary=summary,
         metrics=columns,
@@ -164,12 +177,12 @@ def _read(folder: Path) -> Run:
     )
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _configuration(path: Path) -> dict[str, Any]:
     try:
-        settings = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
-        if not isinstance(settings, dict):
+        configuration = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        if not isinstance(configuration, dict):
             raise ValueError("it holds no settings")
-        return flatten(translated(settings))
+        return translated(configuration)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is damaged: {_line(error)}") from error
 

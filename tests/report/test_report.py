@@ -267,6 +267,16 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     assert "begins at learner step 30" in late.remarks()[0]
 
 
+def test_a_run_that_does_not_learn_is_diagnosed(tmp_path: Path):
+    run = make_run(tmp_path / "runs/a/version_0", 3, [1.0])
+    header = f"{EVALUATION},count/learner_steps,train/target_updates,step\n"
+    rows = [f"1.0,{step},0,{step}\n" for step in (500, 1000, 1500, 2000)]
+    (run / "metrics.csv").write_text(header + "".join(rows))
+    page = report([str(run)], output=str(tmp_path / "page")).read_text()
+    assert "target network" in page
+    assert "model.target_update_period_learner_steps" in page
+
+
 def test_axes_are_what_was_counted(runs: Path):
     (run,) = read_runs([runs / "a/version_0"])
     for axis, factor in (("env_steps", 4), ("frames", 16), ("learner_steps", 1), ("seconds", 0.5)):

@@ -148,9 +148,10 @@ def draw_profiles(
         (drawn[group],) = axes.step(
             found.thresholds, found.share, where="post", linewidth=1.8, **style
         )
-    ends = [
-        found.thresholds[np.flatnonzero(found.share >= _RARE)[-1]] for found in profiles.values()
-    ]
+    ends = []
+    for found in profiles.values():
+        common = int(np.sum(found.share >= _RARE))  # shares only fall
+        ends.append(found.thresholds[min(common, len(found.thresholds) - 1)])
     begin = min(found.thresholds[0] for found in profiles.values())
     axes.set_xlim(begin, max(ends) + 0.04 * (max(ends) - begin))
     axes.set_ylabel("share of runs above")

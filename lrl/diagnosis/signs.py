@@ -221,7 +221,7 @@ def replay_old(run: History) -> Finding | None:
             "actor_learner.sync_period_learner_steps",
         )
     learner, env = run.newest("count/learner_steps"), run.newest("count/env_steps")
-    if len(learner) < 2 or run.settings.gives_returns:
+    if min(len(learner), len(env)) < 2 or run.settings.gives_returns:
         return None
     samples = (learner[-1] - learner[0]) * run.settings.samples_per_batch
     rate = samples / max(env[-1] - env[0], 1.0)

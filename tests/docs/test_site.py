@@ -29,11 +29,22 @@ pytestmark = quiet_commands
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path.read_text() for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md"]}
 PAGES |= {page.uri: page.page() for page in algorithms.split()[1]}
+
+
+def first_round(block: str) -> str:
+    """Return a block whose loops have their first values."""
+    for name, value in re.findall(r"\bfor (\w+) in (\S+)", block):
+        block = block.replace(f"${name}", value)
+    return block
+
+
 COMMANDS = sorted(
     (name, command)
     for name, text in PAGES.items()
     for block in re.findall(r"(?ms)^ *```(?:bash)?\n(.*?)^ *```$", text)
-    for command in re.findall(r"(?m)^ *(?:\w+=\S+ )?lrl\b( .*)?$", block.replace("\\\n", ""))
+    for command in re.findall(
+        r"(?m)^ *(?:\w+=\S+ )?lrl\b( .*)?$", first_round(block.replace("\\\n", ""))
+    )
 )
 GUIDES = [*ROOT.glob("docs/howto_*.md"), *ROOT.glob("docs/from_*.md"), ROOT / "docs/concepts.md"]
 THEIRS = sorted(path.name for path in ROOT.glob("docs/from_*.md"))
@@ -81,6 +92,7 @@ def test_commands_of_the_pages_parse(command: str, parser: Any, monkeypatch):
         assert name in {*own_commands(), "fit", "validate", "test"}
     elif name in own_commands():
         monkeypatch.setattr("lrl.cli.commands.resolve_checkpoint", lambda path, *_: path)
+        monkeypatch.setattr("lrl.cli.commands.fetched", lambda path: path)
         read_arguments(name, getattr(import_module(own_commands()[name]), name), arguments)
     elif re.search(r"--config (?!recipe:)", command):  # made by a run, or somebody else's
         known = {"config", *(setting.key for setting in settings.keys_of(parser))}

@@ -13,7 +13,7 @@ from typing_extensions import override
 from lrl.callbacks.feedback import WeightSync
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.rollout_statistics import mean
+from lrl.learner.statistics import mean
 from lrl.loggers.records import log_metrics
 from lrl.parts.device_copies import floats_of
 from lrl.preflight.callbacks import GuardsLosses, parts_of

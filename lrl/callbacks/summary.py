@@ -21,7 +21,7 @@ from lrl.callbacks.metrics import Throughput
 from lrl.diagnosis.verdict import RATIO, time_shares, verdict
 from lrl.diagnosis.watch import RunDiagnosis
 from lrl.learner.datamodule import datamodule_of, dataset_of
-from lrl.learner.rollout_statistics import mean
+from lrl.learner.statistics import mean
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -20,6 +20,7 @@ from lrl.evaluation.episodes import Episodes
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap, NextValues
 from lrl.learner.branching import branched_loss, branched_target, greedy_action
 from lrl.learner.captured import CapturedUpdater, check_capturable
+from lrl.learner.statistics import Measured, batch_statistics
 from lrl.learner.updater import CompiledUpdater, EagerUpdater, Losses, Updater
 from lrl.networks import (
     Encoder,
@@ -31,7 +32,6 @@ from lrl.networks import (
     RecurrentCore,
     ScalarHead,
 )
-from lrl.networks.dead_units import seen_units
 from lrl.networks.multi_encoder import EMBEDDED_FROM
 from lrl.parts.recipe import Recipe, blamed_on
 from lrl.preflight.callbacks import GuardsLosses, parts_of
@@ -59,20 +59,6 @@ _DEFAULT_OPTIMIZER = functools.partial(torch.optim.Adam, lr=1e-3)
 _UPDATERS: dict[str, Callable[[Any], Updater]] = {
     "eager": EagerUpdater, "compiled": CompiledUpdater, "captured": CapturedUpdater
 }  # fmt: skip
-
-
-class Measured(NamedTuple):
-    """Values of the batch that was logged last; on the learner's device, `[rows]`.
-
-    Attributes:
-        prediction: What the online network said of the actions taken.
-        target: What it should have said.
-        learns: Rows that are learnt from; None says all.
-    """
-
-    prediction: Tensor
-    target: Tensor
-    learns: Tensor | None
 
 
 class DQN(L.LightningModule):
@@ -509,52 +495,3 @@ class DQN(L.LightningModule):
         """Return whether the next learner step is logged."""
         trainer = self._trainer  # None where a user calls training_step by hand
         return trainer is not None and is_logging_step(trainer, trainer.global_step + 1)
-
-
-@torch.no_grad()
-def batch_statistics(
-    batch: Batch,
-    online: QNetwork,
-    losses: Losses,
-    spec: ActionSpec,
-    learns: Tensor | None = None,
-) -> dict[str, Tensor]:
-    """Return what is logged of a batch, at the price of one more look at its observations.
-
-    Args:
-        batch: The transitions.
-        online: The network that learns, before its update.
-        losses: Of the batch.
-        spec: The actions.
-        learns: Rows that are learnt from; None says all.
-    """
-    td = losses.td
-    modes = [(module, module.training) for module in online.modules()]
-    online.eval()  # batch norm and spectral norm would move, and noisy layers explore
-    with seen_units(online) as units:
-        q = online.q_values(batch.observation, batch.memory)
-    best = greedy_action(q, batch.action_mask, spec)
-    for module, is_training in modes:
-        module.training = is_training
-    rows = slice(None) if learns is None else learns
-    dead = units.dead_share()
-    return {
-        "train/loss": losses.loss.detach(),
-        "train/td_error_mean": (td.prediction - td.target)[rows].abs().mean(),
-        "train/q_mean": td.prediction[rows].mean(),
-        "train/target_mean": td.target[rows].mean(),
-        "train/target_minus_q_mean": (td.target - td.prediction)[rows].mean(),
-        "train/reward_mean": batch.reward[rows].mean(),
-        "train/reward_abs_max": batch.reward[rows].abs().amax(),
-        "train/distinct_rows": _distinct(batch.keys),
-        "train/greedy_fraction": (best == batch.action)[rows].float().mean(),
-        **({} if dead is None else {"train/dead_units": dead}),
-    }
-
-
-def _distinct(keys: Tensor) -> Tensor:
-    """Return the share of keys, `[rows]` or `[rows, ...]`, that are not the same as another's."""
-    first, *others = keys.reshape(len(keys), -1).long().T
-    for column in others:
-        first = first * 2**40 + column  # rows of a stream are fewer
-    return 1.0 - (first.sort().values.diff() == 0).float().sum() / len(keys)

@@ -22,7 +22,7 @@ from lrl.actors.manager import ActorError
 from lrl.learner.actor_pools import ActorPool, Delivery, ProcessPool
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
-from lrl.learner.rollout_statistics import RolloutStatistics
+from lrl.learner.statistics import RolloutStatistics
 from lrl.networks import QNetwork
 from lrl.preflight.cores import default_learner_threads
 from lrl.replay import (

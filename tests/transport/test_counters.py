@@ -16,7 +16,7 @@ from lrl import ActorLearnerCallback, EnvConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.checkpoints.stamp import make_stamp
 from lrl.evaluation.episodes import EvaluationConfig
-from lrl.learner.rollout_statistics import RolloutStatistics
+from lrl.learner.statistics import RolloutStatistics
 from lrl.replay import PrioritizedSampler, RateLimiter, RateLimiterConfig, Replay
 from lrl.transport import Channel, ChunkLayout, ChunkQueue, WeightStore
 from lrl.types import EnvSpec, RowKind, Rows

@@ -17,9 +17,9 @@ from typing_extensions import override
 
 from lrl.callbacks.group import TornDownAlways
 from lrl.learner.datamodule import ReplayDataModule
-from lrl.preflight.rank_watch import rank_watch, started_ranks
-from lrl.preflight.ranks import end_ranks_that_wait, leave_ranks_at_exit
 from lrl.processes.interrupt import interrupt
+from lrl.ranks.meeting import end_ranks_that_wait, leave_ranks_at_exit
+from lrl.ranks.watch import rank_watch, started_ranks
 
 _log = logging.getLogger(__name__)
 

@@ -37,10 +37,11 @@ from lrl.loggers.records import log_configuration, name_run
 from lrl.parts import safety
 from lrl.parts.quiet import quieten_command_line
 from lrl.parts.renamed import translated
-from lrl.preflight.rank_watch import rank_watch
-from lrl.preflight.ranks import default_devices, is_lost_connection
+from lrl.preflight.ranks import default_devices
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
+from lrl.ranks.meeting import is_lost_connection
+from lrl.ranks.watch import rank_watch
 from lrl.report.scores import describe
 from lrl.types import ConfigError
 

@@ -38,13 +38,14 @@ from lrl.parts.quiet import quieten
 from lrl.parts.recipe import blamed_on
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
-from lrl.preflight.rank_watch import rank_watch
-from lrl.preflight.ranks import Ranks, announce_ranks, leave_ranks_at_exit
+from lrl.preflight.ranks import announce_ranks
 from lrl.preflight.run import BringsExperience, check_evaluation, check_run
 from lrl.preflight.settings import check_experience, check_holds, check_offline
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
 from lrl.processes.memory import keep_freed_memory
+from lrl.ranks.meeting import Ranks, leave_ranks_at_exit
+from lrl.ranks.watch import rank_watch
 from lrl.replay import (
     Experience,
     RateLimiter,

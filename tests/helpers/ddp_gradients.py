@@ -25,7 +25,7 @@ def main(folder: Path, ranks: int) -> None:
     from helpers.trainers import Loader, Recorder
     from lrl import DQN
     from lrl.networks import MLPEncoder
-    from lrl.preflight.ranks import leave_ranks_at_exit
+    from lrl.ranks.meeting import leave_ranks_at_exit
     from lrl.types import Batch, EnvSpec
 
     def joined(one: Batch, other: Batch) -> Batch:

@@ -9,7 +9,8 @@ import pytest
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from torch import distributed
 
-from lrl.preflight.ranks import Ranks, check_strategy
+from lrl.preflight.ranks import check_strategy
+from lrl.ranks.meeting import Ranks
 from lrl.types import ConfigError
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from helpers.training_runs import environment_for_subprocess, wait_for
 
-from lrl.preflight.rank_watch import LostRankError, RankWatch
-from lrl.preflight.ranks import is_lost_connection
+from lrl.ranks.meeting import is_lost_connection
+from lrl.ranks.watch import LostRankError, RankWatch
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_killed_rank_is_named_to_a_run_that_asks(child):
 
 
 def test_ranks_are_seen_off_and_one_that_does_not_end_is_ended(child, monkeypatch):
-    monkeypatch.setattr("lrl.preflight.rank_watch._END_SECONDS", 0.1)
+    monkeypatch.setattr("lrl.ranks.watch._END_SECONDS", 0.1)
     watch = RankWatch()
     watch.watch_started(trainer(child))
     watch.see_off()
@@ -62,7 +62,7 @@ def test_spawned_ranks_are_left_to_lightning():
 
 FIRST = """
 import os, subprocess, sys, time
-from lrl.preflight.rank_watch import rank_watch
+from lrl.ranks.watch import rank_watch
 rank_watch.watch_first()
 subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "LOCAL_RANK": "1"})
 time.sleep(60)

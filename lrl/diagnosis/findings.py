@@ -28,8 +28,14 @@ def diagnose(
         >>> [finding.setting for finding in diagnose(rows, {"trainer": {"max_steps": 4000}})]
         ['model.target_update_period_learner_steps']
     """
-    settings = config if isinstance(config, Settings) else Settings.of_config(config)
-    run = History(rows, settings)
+    run = History(config if isinstance(config, Settings) else Settings.of_config(config))
+    for row in rows:
+        run.add(row)
+    return findings_of(run)
+
+
+def findings_of(run: History) -> list[Finding]:
+    """Return what keeps a run from learning, by its history; see `diagnose`."""
     if run.session_learner_steps < LEAST_LEARNER_STEPS:
         return []
     looked = (sign.find(run) for sign in SIGNS if run.progress >= sign.from_share)

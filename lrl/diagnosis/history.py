@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -76,28 +76,78 @@ def _numbers(value: Any) -> list[float]:
     return [] if value is None else [float(value)]
 
 
+METRICS = (
+    "count/env_steps",
+    "count/learner_steps",
+    "eval/length_mean",
+    "eval/return_mean",
+    "replay/priority_max",
+    "replay/size",
+    "rollout/episodes",
+    "rollout/length_mean",
+    "rollout/return_mean",
+    "rollout/start_value_mean",
+    "speed/actor_wait_fraction",
+    "speed/learner_wait_fraction",
+    "sync/policy_lag_mean",
+    "train/dead_units",
+    "train/distinct_rows",
+    "train/epsilon",
+    "train/lr",
+    "train/q_mean",
+    "train/reward_abs_max",
+    "train/reward_mean",
+    "train/target_updates",
+)
+"""All that a diagnosis looks at."""
+
+
 class History:
     """The metrics of a run so far, which may be one that goes on from an earlier one.
 
     Args:
-        rows: Rows as `metrics.csv` has them, numbers or their text; what is empty is left out.
         settings: Those of the run.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], settings: Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        known = [{name: _number(value) for name, value in row.items()} for row in rows]
-        self._rows = [{n: v for n, v in row.items() if v is not None} for row in known]
-        steps = self.series("count/learner_steps")
-        self.learner_steps = int(max(steps, default=0.0))
-        self.session_learner_steps = self.learner_steps - int(min(steps, default=0.0))
-        planned = settings.max_learner_steps or self.learner_steps
-        self.progress = self.learner_steps / planned if planned else 0.0
+        self._series: dict[str, list[float]] = {name: [] for name in METRICS}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take a row as `metrics.csv` has it, numbers or their text; empty is left out."""
+        for name in METRICS:
+            if (value := _number(row.get(name))) is not None:
+                self._series[name].append(value)
+
+    def add_column(self, name: str, values: Sequence[float]) -> None:
+        """Take the known values of one of `METRICS`, in their order."""
+        self._series[name].extend(values)
+
+    @property
+    def learner_steps(self) -> int:
+        """Learner steps so far, earlier sessions included."""
+        return int(self.total("count/learner_steps"))
+
+    @property
+    def session_learner_steps(self) -> int:
+        """Learner steps from the first row to the last one."""
+        return self.learner_steps - int(min(self.series("count/learner_steps"), default=0.0))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the first row is one of the beginning, and not of a run that goes on."""
+        first, *later = self.series("count/learner_steps") or [0.0]
+        return bool(later) and first <= 2 * (later[0] - first)
+
+    @property
+    def progress(self) -> float:
         """Share of the planned learner steps that was made; 1 where no number is planned."""
+        planned = self.settings.max_learner_steps or self.learner_steps
+        return self.learner_steps / planned if planned else 0.0
 
     def series(self, name: str) -> list[float]:
         """Return all values of a metric, in their order."""
-        return [row[name] for row in self._rows if name in row]
+        return self._series[name]
 
     def newest(self, name: str, share: float = 0.25) -> list[float]:
         """Return the last share of a metric's values, at least one; none if there is none."""
@@ -121,7 +171,7 @@ class History:
         medians. Of a run that goes on from an earlier one nobody knows where it began.
         """
         began = [s for s in (self.series(name) for name in _RETURNS) if len(s) >= _FEWEST]
-        if not began or self.session_learner_steps < 0.9 * self.learner_steps:
+        if not began or not self.is_whole:
             return False
         scale = max(abs(returns[0]) for returns in began)
         return all(_highest(returns) - returns[0] <= 0.25 * scale for returns in began)

@@ -45,7 +45,8 @@ class Sign(NamedTuple):
 def no_reward(run: History) -> Finding | None:
     """Find that every reward was 0."""
     returns = [*run.series("rollout/return_mean"), *run.series("eval/return_mean")]
-    rewards = run.series("train/reward_abs_max")
+    # Whole returns have values of the network in them.
+    rewards = returns if run.settings.gives_returns else run.series("train/reward_abs_max")
     if not rewards or any(rewards) or any(returns):
         return None
     return Finding(
@@ -146,7 +147,7 @@ def dead_units(run: History) -> Finding | None:
 def target_still(run: History) -> Finding | None:
     """Find a target network that stayed as it was made."""
     updates = run.series("train/target_updates")
-    if not updates or updates[-1] > 0:
+    if not updates or any(updates) or not run.is_whole:  # counted anew in each session
         return None
     return Finding(
         "target_still",
@@ -221,10 +222,10 @@ def replay_old(run: History) -> Finding | None:
             "actor_learner.sync_period_learner_steps",
         )
     learner, env = run.newest("count/learner_steps"), run.newest("count/env_steps")
-    if min(len(learner), len(env)) < 2 or run.settings.gives_returns:
-        return None
+    if min(len(learner), len(env)) < 2 or env[-1] == env[0] or run.settings.gives_returns:
+        return None  # offline no rows come in
     samples = (learner[-1] - learner[0]) * run.settings.samples_per_batch
-    rate = samples / max(env[-1] - env[0], 1.0)
+    rate = samples / (env[-1] - env[0])
     if rate <= _MOST_SAMPLES_PER_INSERT:
         return None
     return Finding(

@@ -9,16 +9,16 @@ from typing import Any
 import lightning as L
 from typing_extensions import override
 
-from lrl.diagnosis.findings import diagnose
-from lrl.diagnosis.history import Settings
+from lrl.diagnosis.findings import findings_of
+from lrl.diagnosis.history import History, Settings
 from lrl.diagnosis.signs import Finding
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.networks import CategoricalHead
 from lrl.preflight.callbacks import WatchesMetrics
+from lrl.schedules import ends_of
 
 _log = logging.getLogger(__name__)
 
-_MOST_ROWS = 1000
 _LOOKS = 20  # in a run
 
 
@@ -30,22 +30,21 @@ class RunDiagnosis(L.Callback, WatchesMetrics):
     """
 
     def __init__(self) -> None:
-        self._settings: Settings | None = None
-        self._rows: list[Mapping[str, float]] = []
+        self._history: History | None = None
         self._said: set[str] = set()
         self._next_look = 0
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._settings = settings_of(trainer)
-        self._rows, self._said, self._next_look = [], set(), 0
+        self._history = History(settings_of(trainer))
+        self._said, self._next_look = set(), 0
 
     @override
     def watch(self, learner_step: int, metrics: Mapping[str, float]) -> None:
-        self._rows.append(metrics)
-        if len(self._rows) > _MOST_ROWS:
-            del self._rows[1::2]  # the first one says where the run began
-        planned = self._settings and self._settings.max_learner_steps
+        if self._history is None:
+            return
+        self._history.add(metrics)
+        planned = self._history.settings.max_learner_steps
         if planned and self._next_look <= learner_step < planned:
             self._next_look = learner_step + planned // _LOOKS
             for finding in self.findings():
@@ -58,7 +57,7 @@ class RunDiagnosis(L.Callback, WatchesMetrics):
 
     def findings(self) -> list[Finding]:
         """Return what is found now."""
-        return diagnose(self._rows, self._settings) if self._settings is not None else []
+        return findings_of(self._history) if self._history is not None else []
 
 
 def settings_of(trainer: L.Trainer) -> Settings:
@@ -67,10 +66,13 @@ def settings_of(trainer: L.Trainer) -> Settings:
     data, experience = datamodule_of(trainer), dataset_of(trainer).experience
     head, rule = module.online.head, module.bootstrap
     rescales = isinstance(head, CategoricalHead) or getattr(head, "value_rescaling", None)
+    gamma, n_step = getattr(experience, "gamma", None), getattr(experience, "n_step", 1)
+    if not data.has_own_experience:  # of schedules, what lets values be largest
+        gamma, n_step = max(ends_of(data.replay.gamma)), round(min(ends_of(data.replay.n_step)))
     return Settings(
         max_learner_steps=trainer.max_steps if trainer.max_steps > 0 else None,
-        gamma=getattr(experience, "gamma", None),
-        n_step=getattr(experience, "n_step", 1),
+        gamma=gamma,
+        n_step=n_step,
         samples_per_batch=experience.samples_per_batch,
         gives_returns=experience.gives_returns,
         adds_bonus=rule.adds_bonus,

@@ -17,8 +17,9 @@ import yaml
 from lrl.checkpoints.files import read_checkpoint
 from lrl.checkpoints.runs import versions
 from lrl.checkpoints.stamp import STAMP_KEY, check_format, flatten
-from lrl.diagnosis.findings import diagnose
-from lrl.diagnosis.history import Settings
+from lrl.diagnosis.findings import findings_of
+from lrl.diagnosis.history import METRICS, History, Settings
+from lrl.diagnosis.signs import Finding
 from lrl.parts.renamed import translated
 from lrl.report.statistics import Floats
 from lrl.types import ConfigError
@@ -32,7 +33,6 @@ AXES = {
 }
 """What a curve may be drawn against; `seconds` are known of runs with TensorBoard events only."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DIAGNOSED_ROWS = 1000
 _CHECKPOINTS = ("best.ckpt", "last.ckpt", "previous.ckpt")
 
 
@@ -101,13 +101,14 @@ class Run:
         restarts = sum(actor["restarts"] for actor in self.summary.get("actors", []))
         if restarts:
             found.append(f"Its actors were restarted {restarts} times.")
-        return found + [finding.sentence for finding in diagnose(self._rows(), self.learning)]
+        return found + [finding.sentence for finding in self._findings()]
 
-    def _rows(self) -> list[dict[str, float]]:
-        """Return rows of metrics, not all of many."""
-        shown = slice(None, None, -(-self.metrics["step"].size // _DIAGNOSED_ROWS) or 1)
-        columns = [column[shown].tolist() for column in self.metrics.values()]
-        return [dict(zip(self.metrics, row, strict=True)) for row in zip(*columns, strict=True)]
+    def _findings(self) -> list[Finding]:
+        history = History(self.learning)
+        for name in METRICS:
+            if (column := self.metrics.get(name)) is not None:
+                history.add_column(name, column[~np.isnan(column)].tolist())
+        return findings_of(history)
 
     def curve(self, metric: str, axis: str) -> tuple[Floats, Floats] | None:
         """Return a metric's values and where on an axis of `AXES` they are; None if unknown."""

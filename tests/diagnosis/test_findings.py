@@ -101,8 +101,9 @@ FLAT = {
          "keeps 150 env steps: 4.7 batches, or 1.6 episodes of 91"),
         ("replay_old", {"sync/policy_lag_mean": 1500.0},
          "policies 1,500 learner steps old, of 4,000"),
-        ("replay_old", {"count/env_steps": lambda step: min(step, 3100)},
-         "28,800 samples are learnt from for each env step"),
+        # 900 learner steps of 32 samples, and 9 env steps.
+        ("replay_old", {"count/env_steps": lambda step: step / 100},
+         "3,200 samples are learnt from for each env step"),
         ("dead_units", {"train/dead_units": 1.0}, "100% of the units of one layer"),
         # More than 190, twice the highest mean return of the last evaluations.
         ("overestimation", {"rollout/start_value_mean": 250.0, "train/reward_abs_max": 5.0},
@@ -175,6 +176,8 @@ def test_priorities_that_collapsed():
         # Waiting alone is what the verdict is for.
         ({"speed/learner_wait_fraction": 0.95}, {}),
         ({"speed/actor_wait_fraction": 0.97}, {}),
+        # Offline no rows come in.
+        ({"count/env_steps": 5000.0, "replay/size": 5000.0}, {}),
         # A short task that is cut off: its values go on behind the end of its episodes.
         (
             {
@@ -213,6 +216,9 @@ def test_what_a_run_began_with_is_not_known_of_one_that_goes_on():
     values = {**FLAT, "train/epsilon": lambda step: 1.0 if step < 1200 else 0.05}
     assert found(having(healthy(), values)) == ["exploration_over"]
     assert found(having(healthy(first=1000), values)) == []
+    still = {"train/target_updates": 0}  # in this session
+    assert found(having(healthy(first=1000), still)) == []
+    assert found(having(healthy(), {"train/target_updates": lambda step: step < 2000})) == []
 
 
 def test_rewards_that_are_0_stand_for_what_follows_from_them():
@@ -221,6 +227,10 @@ def test_rewards_that_are_0_stand_for_what_follows_from_them():
         0.0,
     )  # fmt: skip
     assert found(having(healthy(), zero)) == ["no_reward"]
+    # Whole returns that are learnt from have values of the network in them.
+    pqn = replace(SETTINGS, gives_returns=True)
+    values = {**zero, "train/reward_abs_max": 0.5, "rollout/start_value_mean": 0.5}
+    assert found(having(healthy(), values), pqn) == ["no_reward"]
     # Wins and losses that cancel are rewards.
     assert "no_reward" not in found(having(healthy(), {**zero, "train/reward_abs_max": 1.0}))
 

@@ -13,12 +13,11 @@ from helpers.training_runs import make_run, quiet, small_agent, small_data
 
 from lrl import ActorLearnerCallback, ReplayConfig, ReplayDataModule
 from lrl.actors.exploration import EpsilonGreedy
-from lrl.callbacks.metrics import log_metrics
 from lrl.diagnosis import diagnose, findings
-from lrl.diagnosis import watch as watching
-from lrl.diagnosis.history import Settings
+from lrl.diagnosis.history import METRICS, Settings
 from lrl.diagnosis.watch import RunDiagnosis, settings_of
-from lrl.schedules import Constant
+from lrl.loggers.records import log_metrics
+from lrl.schedules import Constant, Linear
 
 pytestmark = quiet
 
@@ -78,13 +77,28 @@ def test_settings_of_a_run_are_those_of_its_configuration(tmp_path):
     assert seen == [Settings.of_config(yaml.safe_load(text))]
 
 
-def test_rows_of_a_long_run_are_thinned_but_for_the_first(monkeypatch, tmp_path: Path):
-    monkeypatch.setattr(watching, "_MOST_ROWS", 8)
+def test_all_rows_count_of_what_is_looked_at(tmp_path: Path):
     diagnosis = RunDiagnosis()
     run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), diagnosis, max_steps=5).fit()
-    for step in range(10, 60):
+    for step in range(10, 3000):
         log_metrics(run.trainer, {"count/learner_steps": float(step)}, step)
-    kept = [row["count/learner_steps"] for row in diagnosis._rows]
-    assert len(kept) <= 8
-    assert (kept[0], kept[-1]) == (5.0, 59.0)
-    assert kept == sorted(kept)
+        log_metrics(run.trainer, {"parameter_mean/weight": 0.0}, step)
+    history: Any = diagnosis._history
+    assert history.series("count/learner_steps") == [5.0, *range(10, 3000)]
+    assert set(history._series) == set(METRICS)
+
+
+def test_of_schedules_what_lets_values_be_largest_counts(tmp_path):
+    seen = []
+
+    class Looking(RunDiagnosis):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            seen.append(settings_of(trainer))
+
+    replay = ReplayConfig(
+        capacity=2000, batch_size=8, n_step=Linear(10, 3, 1000), gamma=Linear(0.97, 0.997, 1000)
+    )
+    make_run(
+        tmp_path, ActorLearnerCallback(5, 10, 0), Looking(), data=small_data(replay=replay)
+    ).fit()
+    assert (seen[0].gamma, seen[0].n_step) == (0.997, 3)

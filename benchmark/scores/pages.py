@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
+from benchmark.pages import put_between
 from benchmark.scores import plan
 from benchmark.scores.records import Row, read_rows, rows_of
 
 PAGE = Path("docs/benchmarks.md")
 PUBLISHED = Path("docs/published")
-_SECTION = re.compile(r"(<!-- campaign (\w+) -->\n).*?(<!-- end of campaign -->)", re.DOTALL)
+_BEGIN, _END = re.compile(r"<!-- campaign (\w+) -->"), "<!-- end of campaign -->"
 
 
 def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Row]) -> str:
@@ -74,14 +75,12 @@ def _scores(rows: Sequence[Row]) -> str:
 
 def written(page: str) -> str:
     """Return a page with its tables of campaigns as the CSV files have them."""
-
-    def replacement(match: re.Match[str]) -> str:
-        campaign = plan.load(match[2])
-        rows = rows_of(campaign, Path())
+    for begin in list(_BEGIN.finditer(page)):
+        campaign = plan.load(begin[1])
         published = read_rows(PUBLISHED / f"{campaign.name}.csv")
-        return f"{match[1]}{section(campaign, rows, published)}{match[3]}"
-
-    return _SECTION.sub(replacement, page)
+        block = section(campaign, rows_of(campaign, Path()), published)
+        page = put_between(page, begin[0], _END, f"\n{block}")
+    return page
 
 
 def main() -> None:

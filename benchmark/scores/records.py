@@ -44,6 +44,21 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def append_row(path: Path, row: dict[str, object]) -> None:
+    """Add one finished run to the file, which is complete after every row.
+
+    Args:
+        path: The file; made with the row's columns if there is none.
+        row: Values by column, in the file's order.
+    """
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
 def rows_of(campaign: Campaign, kept: Path, home: Path = HOME) -> list[Row]:
     """Return the rows of a campaign's ended runs, in its order, of its present recipes.
 

@@ -27,7 +27,7 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
     Args:
         campaign: The campaign.
         rows: Its finished runs.
-        published: Scores by `task` and `algorithm`, and by `frames` where they depend on them.
+        published: Scores by `task` and `algorithm`.
     """
     done = sum(row["outcome"] == "done" for row in rows)
     failed = len(rows) - done
@@ -60,9 +60,7 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
 
 
 def _column(published: Row) -> str:
-    frames = published.get("frames")
-    at = f" at {int(frames) / 1e6:g} M frames" if frames else ""
-    return f"{published['algorithm'].replace('_', ' ')}{at}, published"
+    return f"{published['algorithm'].replace('_', ' ')}, published"
 
 
 def _scores(rows: Sequence[Row]) -> str:

@@ -234,10 +234,21 @@ def fake(two, tmp_path, monkeypatch):
     return told
 
 
-def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake):
+def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake, monkeypatch):
     task, folder = fake("time.sleep(60)")
+
+    def timed_out(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        assert 0.0 < timeout <= 60.0
+        while not (folder / "fit.log").read_text():
+            time.sleep(0.02)
+        raise subprocess.TimeoutExpired("", timeout)
+
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", timed_out)
     with pytest.raises(runs.Stopped):
-        runs.advance(task, 10, folder, time.time() + 1.5)
+        runs.advance(task, 10, folder, time.time() + 60)
     task, folder = fake("sys.exit(143)")
     with pytest.raises(runs.Stopped):
         runs.advance(task, 10, folder, None)
@@ -261,9 +272,10 @@ IDLE = {"ended": "stopped", "seconds": 5.0, "cpu_seconds": 4.0, "scheduling": "i
     ],
 )
 def test_a_row_has_the_seconds_of_all_sittings_or_none(
-    fake, before, scheduling, seconds, cpu_seconds
+    fake, before, scheduling, seconds, cpu_seconds, monkeypatch
 ):
-    task, folder = fake("")
+    monkeypatch.setattr(runs, "scheduling", lambda: "normal")
+    task, folder = fake("time.sleep(0.2)")
     folder.mkdir()
     (folder / "sittings.json").write_text(json.dumps([before]))
     row = runs.advance(task, 10, folder, None)

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from benchmark.pages import put_between
+
 FAULTS = ("corrupt", "duplicated", "missing")
 """What a ledger counts that may not be."""
 _BEGIN, _END = "<!-- figures: make chaos -->", "<!-- end of figures -->"
@@ -112,9 +114,7 @@ def keep(
     content = {"figures": lines}
     path.write_text(json.dumps(content, indent=1) + "\n")
     if page is not None:
-        before, _, rest = page.read_text().partition(_BEGIN)
-        _, _, after = rest.partition(_END)
-        page.write_text(f"{before}{_BEGIN}\n{block(content)}\n{_END}{after}")
+        page.write_text(put_between(page.read_text(), _BEGIN, _END, f"\n{block(content)}\n"))
 
 
 def _machine() -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmark.pages import put_between
+
 _GOAL = 18.0
 _BEGIN, _END = "<!-- gpu -->", "<!-- end of gpu -->"
 _WAITS = "The wait is for the look for NaN of two learner steps before, which has long arrived."
@@ -130,8 +132,7 @@ def _of_pong(pong: dict[str, Any]) -> list[str]:
 
 def written(text: str, found: dict[str, Any]) -> str:
     """Return docs/benchmarks.md with these figures."""
-    before, rest = text.split(_BEGIN)
-    return f"{before}{_BEGIN}\n{section(found)}{_END}{rest.split(_END)[1]}"
+    return put_between(text, _BEGIN, _END, f"\n{section(found)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

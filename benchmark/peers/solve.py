@@ -153,9 +153,9 @@ def _our_task() -> Any:
 def measure(side: str, seed: int) -> tuple[float, float]:
     """Train a side in a process of its own; return its seconds and its score."""
     if side == "lrl":
-        from benchmark.scores import campaign
+        from benchmark.scores import runs
 
-        row: dict[str, Any] = campaign.run(_our_task(), seed)
+        row: dict[str, Any] = runs.run(_our_task(), seed)
         return float(row["seconds"]), float(row["score"])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "found")

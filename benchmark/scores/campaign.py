@@ -18,7 +18,6 @@ run, too. `--table` prints what is done, `--gather` writes it to `docs/campaigns
 from __future__ import annotations
 
 import argparse
-import csv
 import signal
 import sys
 import time
@@ -29,26 +28,9 @@ from statistics import median
 from typing import Any
 
 from benchmark.scores import plan, records
-from benchmark.scores.records import read_rows
-from benchmark.scores.runs import FIELDS, Stopped, advance, newest_version, run, scheduling
+from benchmark.scores.records import append_row, read_rows
+from benchmark.scores.runs import FIELDS, Stopped, advance, run, scheduling
 from benchmark.scores.tasks import TASKS, Task
-
-__all__ = ["FIELDS", "TASKS", "Task", "append_row", "newest_version", "read_rows", "run", "table"]
-
-
-def append_row(path: Path, row: dict[str, object]) -> None:
-    """Add one finished run to the file, which is complete after every row.
-
-    Args:
-        path: The file; made with the row's columns if there is none.
-        row: Values by column, in the file's order.
-    """
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:

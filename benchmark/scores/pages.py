@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
+from benchmark.pages import put_between
 from benchmark.scores import plan
 from benchmark.scores.records import Row, read_rows, rows_of
 
 PAGE = Path("docs/benchmarks.md")
 PUBLISHED = Path("docs/published")
-_SECTION = re.compile(r"(<!-- campaign (\w+) -->\n).*?(<!-- end of campaign -->)", re.DOTALL)
+_BEGIN, _END = re.compile(r"<!-- campaign (\w+) -->"), "<!-- end of campaign -->"
 
 
 def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Row]) -> str:
@@ -26,7 +27,7 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
     Args:
         campaign: The campaign.
         rows: Its finished runs.
-        published: Scores by `task` and `algorithm`, and by `frames` where they depend on them.
+        published: Scores by `task` and `algorithm`.
     """
     done = sum(row["outcome"] == "done" for row in rows)
     failed = len(rows) - done
@@ -59,9 +60,7 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
 
 
 def _column(published: Row) -> str:
-    frames = published.get("frames")
-    at = f" at {int(frames) / 1e6:g} M frames" if frames else ""
-    return f"{published['algorithm'].replace('_', ' ')}{at}, published"
+    return f"{published['algorithm'].replace('_', ' ')}, published"
 
 
 def _scores(rows: Sequence[Row]) -> str:
@@ -74,14 +73,12 @@ def _scores(rows: Sequence[Row]) -> str:
 
 def written(page: str) -> str:
     """Return a page with its tables of campaigns as the CSV files have them."""
-
-    def replacement(match: re.Match[str]) -> str:
-        campaign = plan.load(match[2])
-        rows = rows_of(campaign, Path())
+    for begin in list(_BEGIN.finditer(page)):
+        campaign = plan.load(begin[1])
         published = read_rows(PUBLISHED / f"{campaign.name}.csv")
-        return f"{match[1]}{section(campaign, rows, published)}{match[3]}"
-
-    return _SECTION.sub(replacement, page)
+        block = section(campaign, rows_of(campaign, Path()), published)
+        page = put_between(page, begin[0], _END, f"\n{block}")
+    return page
 
 
 def main() -> None:

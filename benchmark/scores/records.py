@@ -19,9 +19,9 @@ HOME = Path("docs/campaigns")
 each of its evaluations."""
 ROW_FIELDS: tuple[str, ...] = (
     "task", "algorithm", "seed", "outcome", "score", "deviation", "episodes", "checkpoint",
-    "validation", "env_steps", "frames", "learner_steps", "cpu_seconds", "seconds", "scheduling",
-    "sittings", "resumed", "digest", "environment", "protocol", "epsilon", "max_frames", "cores",
-    "torch", "lrl", "ale_py", "processor", "reason",
+    "test_settings", "validation", "env_steps", "frames", "learner_steps", "cpu_seconds", "seconds",
+    "scheduling", "sittings", "resumed", "digest", "environment", "protocol", "epsilon",
+    "max_frames", "cores", "torch", "lrl", "ale_py", "processor", "reason",
 )  # fmt: skip
 CURVE_FIELDS: tuple[str, ...] = (
     "task", "algorithm", "seed", "digest", "learner_steps", "env_steps", "frames", "return_mean",
@@ -44,8 +44,23 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def append_row(path: Path, row: dict[str, object]) -> None:
+    """Add one finished run to the file, which is complete after every row.
+
+    Args:
+        path: The file; made with the row's columns if there is none.
+        row: Values by column, in the file's order.
+    """
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
 def rows_of(campaign: Campaign, kept: Path, home: Path = HOME) -> list[Row]:
-    """Return the rows of a campaign's ended runs, in its order, of its present recipes.
+    """Return the rows of a campaign's ended runs, in its order, of its present recipes and tests.
 
     Args:
         campaign: The campaign.
@@ -57,10 +72,10 @@ def rows_of(campaign: Campaign, kept: Path, home: Path = HOME) -> list[Row]:
     for task, seed in campaign.runs():
         path = folder_of(kept, campaign, task, seed) / "row.json"
         key = (task.name, task.algorithm, str(seed), task.digest)
-        if path.exists():
-            rows.append(json.loads(path.read_text()))
-        elif key in recorded:
-            rows.append(recorded[key])
+        row = json.loads(path.read_text()) if path.exists() else recorded.get(key)
+        # Rows from before there was a column `test_settings` were tested as they are now.
+        if row and all(row.get(name, value) == value for name, value in task.tested.items()):
+            rows.append({**task.tested, **row})
     return rows
 
 
@@ -97,9 +112,9 @@ def table(campaign: Campaign, rows: Sequence[Row]) -> str:
         if done:
             scores = [float(row["score"]) for row in done]
             steps = mean(float(row["env_steps"]) for row in done)
-            minutes = mean(float(row["cpu_seconds"]) for row in done) / 60
+            seconds = [float(row["cpu_seconds"]) for row in done if row["cpu_seconds"] != ""]
             cells[3] = f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
-            cells[4:] = [f"{steps:,.0f}", f"{minutes:.1f}"]
+            cells[4:] = [f"{steps:,.0f}", f"{mean(seconds) / 60:.1f}" if seconds else ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

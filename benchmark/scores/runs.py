@@ -33,6 +33,7 @@ FIELDS: tuple[str, ...] = (
 """Columns of `docs/scores.csv`."""
 _STOPS = {128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT}
 _KILLED_AT_MOST = 3
+_REFILLED = re.compile(r"filled (to its minimum )?again")  # as lrl.callbacks and lrl.learner warn
 
 
 class Stopped(Exception):
@@ -66,9 +67,10 @@ def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
 def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[str, object]:
     """Train what is missing of a run, test it, and keep its row as `row.json`.
 
-    A run that was interrupted goes on from its last checkpoint. `fit.log` is what it printed, and
-    `sittings.json` has a record of each time that it was worked on; one that was killed together
-    with this process has no seconds there.
+    A run that was interrupted goes on from its last checkpoint, or begins anew if it had saved
+    none; one that was trained is tested only. `fit.log` is what it printed, and `sittings.json` has
+    a record of each time that it was trained. One that was killed together with this process has no
+    seconds there, and then the row has none either; `scheduling` is "idle" if any of them was.
 
     Args:
         task: What to train.
@@ -82,20 +84,16 @@ def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[st
     folder.mkdir(parents=True, exist_ok=True)
     row: dict[str, object] = {
         "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": task.digest,
-        "checkpoint": task.checkpoint, "scheduling": scheduling(),
+        **task.tested,
     }  # fmt: skip
     with _locked(folder / "lock") as lock:
         try:
             _sit(task, seed, folder, until, lock)
             row |= {**_scored(task, seed, folder / "runs"), "outcome": "done", "reason": ""}
-            row["resumed"] = _how_it_went_on(folder)
+            row["resumed"] = _how_it_went_on(folder, _sittings(folder))
         except Failed as error:
             row |= {"outcome": "failed", "reason": " ".join(str(error).split())[-300:]}
-        sittings = _read_json(folder / "sittings.json", [])
-        row["sittings"] = len(sittings)
-        row["cpu_seconds"] = round(sum(sitting.get("cpu_seconds", 0.0) for sitting in sittings))
-        if row["scheduling"] != "idle":  # where others go first, they say nothing
-            row["seconds"] = round(sum(sitting.get("seconds", 0.0) for sitting in sittings), 1)
+        row |= _spent(_sittings(folder))
         for replay in (folder / "runs").glob("*/*/checkpoints/replay"):
             shutil.rmtree(replay)
         _write_json(folder / "row.json", row)
@@ -119,21 +117,29 @@ def _all_versions(runs: Path) -> list[Path]:
 
 
 def _sit(task: Task, seed: int, folder: Path, until: float | None, lock: int) -> None:
-    """Train until it is done, and note how long.
+    """Train until it is done, unless it was, and note how long.
 
     A sitting is noted before it begins, so that one that was killed with the machine counts, too.
+    Where nothing was saved, what there is of the run is deleted: its evaluations are of no score.
     """
-    sittings = _read_json(folder / "sittings.json", [])
-    saved = list((folder / "runs").glob("*/*/checkpoints/last.ckpt"))
-    _write_json(folder / "sittings.json", [*sittings, {"ended": "killed"}])
+    sittings = _sittings(folder)
+    if sittings and sittings[-1]["ended"] == "done":
+        return
+    is_saved = any(
+        any((folder / "runs").glob(f"*/*/checkpoints/{name}.ckpt")) for name in ("last", "previous")
+    )
+    if not is_saved and (folder / "runs").exists():
+        shutil.rmtree(folder / "runs")
+    sitting = {"ended": "killed", "scheduling": scheduling(), "from_checkpoint": is_saved}
+    _write_json(folder / "sittings.json", [*sittings, sitting])
     command = [*_command(task, seed, folder / "runs")("fit")]
     command += ["--trainer.enable_progress_bar", "false"]
-    command += ["--ckpt_path", "last"] if saved else []
+    command += ["--ckpt_path", "last"] if is_saved else []
     started, cpu = time.perf_counter(), _cpu_seconds()
 
     def note(ended: str) -> None:
         used = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - cpu}
-        _write_json(folder / "sittings.json", [*sittings, {"ended": ended, **used}])
+        _write_json(folder / "sittings.json", [*sittings, {**sitting, "ended": ended, **used}])
 
     try:
         status = _watched(command, folder / "fit.log", until, lock)
@@ -221,16 +227,34 @@ def _measured(stamp: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _how_it_went_on(folder: Path) -> str:
-    """Return how an interrupted run went on: "exactly", "at once" or "refilled" (its replay)."""
+def _how_it_went_on(folder: Path, sittings: Sequence[Mapping[str, Any]]) -> str:
+    """Return how an interrupted run went on: "exactly", "at once" or "refilled" (its replay).
+
+    Returns "" for one that never went on from a checkpoint.
+    """
     folders = _all_versions(folder / "runs")
-    if len(folders) == 1:
+    # Earlier records do not say it.
+    if not any(sitting.get("from_checkpoint", len(folders) > 1) for sitting in sittings):
         return ""
     config = yaml.safe_load((folders[-1] / "config.yaml").read_text())
-    if not config["actor_learner"]["checkpoint_replay"]:
+    keeps_replay = config["actor_learner"]["checkpoint_replay"]
+    if not keeps_replay or _REFILLED.search((folder / "fit.log").read_text()):
         return "refilled"
     is_exact = config["data"]["actors"]["num_actors"] == 0 and config["trainer"]["devices"] != 2
     return "exactly" if is_exact else "at once"
+
+
+def _spent(sittings: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """Return what a row says of its sittings; seconds only where each of them has some."""
+    # Earlier records do not say it, and idle claims least.
+    is_idle = any(sitting.get("scheduling", "idle") == "idle" for sitting in sittings)
+    spent: dict[str, object] = {"sittings": len(sittings), "seconds": "", "cpu_seconds": ""}
+    spent["scheduling"] = "idle" if is_idle else "normal"
+    if all("cpu_seconds" in sitting for sitting in sittings):
+        spent["cpu_seconds"] = round(sum(sitting["cpu_seconds"] for sitting in sittings))
+        if not is_idle:  # where others go first, wall time says nothing
+            spent["seconds"] = round(sum(sitting["seconds"] for sitting in sittings), 1)
+    return spent
 
 
 def _call(command: Sequence[str]) -> str:
@@ -263,6 +287,10 @@ def _last_words(log: Path) -> str:
     lines = [line.strip() for line in log.read_text().splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["nothing was printed"])[-1]
+
+
+def _sittings(folder: Path) -> list[dict[str, Any]]:
+    return _read_json(folder / "sittings.json", [])
 
 
 def _read_json(path: Path, otherwise: Any) -> Any:

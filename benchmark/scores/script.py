@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmark.scores.campaign import append_row, read_rows
+from benchmark.scores.records import append_row, read_rows
 
 EXAMPLE = Path("examples/cartpole.py")
 BAR, SECONDS = 475.0, 60.0

@@ -41,6 +41,11 @@ class Task:
         settings = "".join(line for line in lines if not line.startswith("#"))
         return f"{zlib.crc32((settings + repr(self.settings)).encode()):08x}"
 
+    @property
+    def tested(self) -> dict[str, str]:
+        """How its score is measured, in columns of its rows: the digest does not hold it."""
+        return {"checkpoint": self.checkpoint, "test_settings": " ".join(self.test_settings)}
+
 
 _HEADS: dict[str, tuple[str, ...]] = {
     "ScalarHead": (),

@@ -18,6 +18,7 @@ from benchmark.scores import pages, plan, records, runs
 from benchmark.scores.tasks import Task
 from lrl.cli.main import run as run_command
 from lrl.envs.atari import RANDOM_AND_HUMAN
+from lrl.report.results import read_results
 
 pytestmark = quiet_commands
 
@@ -83,10 +84,18 @@ def test_every_campaign_has_its_recipes_and_fresh_seeds(name, monkeypatch):
 
 def test_published_scores_are_of_the_campaigns_tasks_and_say_where_they_were_read():
     for name in ("atari100k", "minatar"):
-        tasks = {task.name for task in plan.load(name).tasks}
+        tasks = plan.load(name).tasks
         rows = records.read_rows(ROOT / f"docs/published/{name}.csv")
-        assert {row["task"] for row in rows} == tasks
-        assert all(bool(row["score"]) == bool(row["read_in"]) for row in rows)
+        environments = {
+            task.name: option.removeprefix("--data.env.id=")
+            for task in tasks
+            for option in task.settings
+            if option.startswith("--data.env.id=")
+        }
+        assert all(environments[row["task"]] == row["environment"] for row in rows)
+        assert all(row["read_in"] for row in rows)
+        read = read_results(ROOT / f"docs/published/{name}.csv", of_others=True)
+        assert len({(score.group, score.task) for score in read}) == len(rows)
     games = records.read_rows(ROOT / "docs/published/atari100k.csv")
     assert sum(row["algorithm"] == "der_van_hasselt_2019" for row in games) == 26
     for row in games:
@@ -101,7 +110,7 @@ def finished(kept: Path, campaign: plan.Campaign, task: Task, seed: int, **value
     row = {
         "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": task.digest,
         "outcome": "done", "score": "480.5", "env_steps": 1000, "frames": 4000,
-        "cpu_seconds": 120, **values,
+        "cpu_seconds": 120, "checkpoint": task.checkpoint, **values,
     }  # fmt: skip
     (folder / "row.json").write_text(json.dumps(row))
     return folder
@@ -135,13 +144,14 @@ def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, c
 def test_rows_and_curves_are_gathered_and_stay_without_their_folders(two, tmp_path):
     kept, home = tmp_path / "kept", tmp_path / "home"
     finished(kept, two, two.tasks[2], 11, score="470.5")
-    finished(kept, two, two.tasks[2], 10)
+    finished(kept, two, two.tasks[2], 10, cpu_seconds="")
     finished(kept, two, two.tasks[0], 10, outcome="failed", score="", reason="no memory")
     records.gather(two, kept, home)
     rows = records.read_rows(home / "two.csv")
     assert [(row["task"], row["seed"], row["outcome"]) for row in rows] == [
         ("one", "10", "failed"), ("two", "10", "done"), ("two", "11", "done"),
     ]  # fmt: skip
+    assert [row["cpu_seconds"] for row in rows] == ["120", "", "120"]
     text = records.table(two, records.rows_of(two, tmp_path / "gone", home))
     assert "| `one` | a | 0 of 2, 1 failed |  |  |  |" in text
     assert "| `two` | b | 2 of 2 | 475.5 (470.5 to 480.5) | 1,000 | 2.0 |" in text
@@ -157,6 +167,20 @@ def test_a_changed_recipe_leaves_its_rows_out(two, tmp_path):
     changed = Task(**{**vars(first), "settings": (*first.settings, "--x=1")})
     other = plan.Campaign(two.name, two.budget, two.seeds, (changed,))
     assert records.rows_of(other, tmp_path, tmp_path) == []
+
+
+def test_rows_of_another_test_are_left_out(two, tmp_path):
+    task = two.tasks[0]
+    finished(tmp_path, two, task, 10)
+    records.gather(two, tmp_path, tmp_path)  # a row without the column is of the present settings
+    for name, value in (("checkpoint", "best"), ("test_settings", ("--x=1",))):
+        changed = Task(**{**vars(task), name: value})
+        other = plan.Campaign(two.name, two.budget, two.seeds, (changed,))
+        assert records.rows_of(other, tmp_path / "gone", tmp_path) == []
+    finished(tmp_path, two, task, 11, checkpoint="best")
+    finished(tmp_path, two, two.tasks[1], 10, test_settings="--x=1")
+    (row,) = records.rows_of(two, tmp_path, tmp_path)
+    assert (row["seed"], row["test_settings"]) == (10, "")
 
 
 def test_evaluations_of_all_sittings_make_one_curve(two, tmp_path, monkeypatch):
@@ -210,10 +234,21 @@ def fake(two, tmp_path, monkeypatch):
     return told
 
 
-def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake):
+def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake, monkeypatch):
     task, folder = fake("time.sleep(60)")
+
+    def timed_out(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        assert 0.0 < timeout <= 60.0
+        while not (folder / "fit.log").read_text():
+            time.sleep(0.02)
+        raise subprocess.TimeoutExpired("", timeout)
+
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", timed_out)
     with pytest.raises(runs.Stopped):
-        runs.advance(task, 10, folder, time.time() + 1.5)
+        runs.advance(task, 10, folder, time.time() + 60)
     task, folder = fake("sys.exit(143)")
     with pytest.raises(runs.Stopped):
         runs.advance(task, 10, folder, None)
@@ -222,6 +257,78 @@ def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake)
         "stopped"
     ] * 2
     assert not (folder / "row.json").exists()
+
+
+IDLE = {"ended": "stopped", "seconds": 5.0, "cpu_seconds": 4.0, "scheduling": "idle"}
+
+
+@pytest.mark.parametrize(
+    ("before", "scheduling", "seconds", "cpu_seconds"),
+    [
+        ({**IDLE, "scheduling": "normal"}, "normal", True, True),
+        (IDLE, "idle", False, True),
+        ({"ended": "stopped", "seconds": 5.0, "cpu_seconds": 4.0}, "idle", False, True),
+        ({"ended": "killed", "scheduling": "normal"}, "normal", False, False),
+    ],
+)
+def test_a_row_has_the_seconds_of_all_sittings_or_none(
+    fake, before, scheduling, seconds, cpu_seconds, monkeypatch
+):
+    monkeypatch.setattr(runs, "scheduling", lambda: "normal")
+    task, folder = fake("time.sleep(0.2)")
+    folder.mkdir()
+    (folder / "sittings.json").write_text(json.dumps([before]))
+    row = runs.advance(task, 10, folder, None)
+    assert (row["scheduling"], row["sittings"]) == (scheduling, 2)
+    assert [row["seconds"] != "", row["cpu_seconds"] != ""] == [seconds, cpu_seconds]
+    assert not seconds or float(str(row["seconds"])) > 5.0
+    assert not cpu_seconds or float(str(row["cpu_seconds"])) >= 4.0
+
+
+@pytest.mark.parametrize("kept", ["", "last", "previous"])
+def test_a_run_that_saved_nothing_begins_anew_and_leaves_nothing_of_before(fake, kept):
+    task, folder = fake("sys.exit(143)")
+    checkpoints = folder / "runs/before/version_0/checkpoints"
+    checkpoints.mkdir(parents=True)
+    if kept:
+        (checkpoints / f"{kept}.ckpt").touch()
+    with pytest.raises(runs.Stopped):
+        runs.advance(task, 10, folder, None)
+    assert (folder / "fit.log").read_text().split() == [str(bool(kept))]
+    (sitting,) = json.loads((folder / "sittings.json").read_text())
+    assert sitting["from_checkpoint"] is bool(kept)
+    assert checkpoints.exists() is bool(kept)
+
+
+@pytest.mark.parametrize(
+    ("sittings", "log", "label"),
+    [
+        ([{}], "", ""),
+        ([{"from_checkpoint": False}] * 2, "", ""),
+        ([{"from_checkpoint": False}, {"from_checkpoint": True}], "", "exactly"),
+        ([{}, {}], "", "exactly"),  # of sittings that did not note it, versions tell
+        ([{}, {}], "no replay was saved with x: it is filled again", "refilled"),
+        ([{}, {}], "x is left out, and filled to its minimum again: damaged", "refilled"),
+    ],
+)
+def test_how_a_run_went_on(tmp_path, sittings, log, label):
+    for number in range(len(sittings)):
+        version = tmp_path / f"runs/name/version_{number}"
+        version.mkdir(parents=True)
+        (version / "config.yaml").write_text(
+            "actor_learner: {checkpoint_replay: true}\n"
+            "data: {actors: {num_actors: 0}}\ntrainer: {devices: 1}\n"
+        )
+    (tmp_path / "fit.log").write_text(log)
+    assert runs._how_it_went_on(tmp_path, sittings) == label
+
+
+def test_a_trained_run_is_only_tested(fake):
+    task, folder = fake("")
+    runs.advance(task, 10, folder, None)
+    runs.advance(task, 10, folder, None)
+    assert (folder / "fit.log").read_text().split() == ["False"]
+    assert len(json.loads((folder / "sittings.json").read_text())) == 1
 
 
 def test_a_command_that_is_stopped_stops_its_run_and_notes_it(fake, monkeypatch):
@@ -304,12 +411,11 @@ def test_a_page_has_scores_published_ones_and_bars(two):
         {"task": "one", "algorithm": "b", "outcome": "failed", "score": ""},
     ]
     published = [
-        {"task": "one", "algorithm": "dqn", "frames": "5000000", "score": "17"},
-        {"task": "two", "algorithm": "dqn", "frames": "5000000", "score": ""},
+        {"task": "one", "algorithm": "dqn_5m_frames", "score": "17"},
     ]
     assert pages.section(two, rows, published) == (
         "2 of 6 runs are done, 1 failed. Training seeds 10 to 11.\n\n"
-        "| task | a | b | dqn at 5 M frames, published | bar | reached |\n"
+        "| task | a | b | dqn 5m frames, published | bar | reached |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| `one` | 475.5 (470.0 to 481.0; 2) |  | 17 | 475 | 1 of 3 |\n"
         "| `two` |  |  |  | -inf |  |\n"
@@ -341,6 +447,8 @@ tasks:
     half = Task(**{**vars(task), "settings": (*task.settings, "--trainer.max_steps=20")})
     with runs._locked(_made(folder) / "lock") as lock:  # as if it had been stopped after 20 steps
         runs._sit(half, seed, folder, None, lock)
+    sittings = folder / "sittings.json"
+    sittings.write_text(sittings.read_text().replace("done", "stopped"))
     command.next_runs([campaign], tmp_path, None)
     records.gather(campaign, tmp_path, tmp_path / "home")
     (row,) = records.read_rows(tmp_path / "home/short.csv")

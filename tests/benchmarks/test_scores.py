@@ -10,14 +10,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark.scores import campaign, curves
+from benchmark.scores import campaign, curves, runs
+from benchmark.scores.records import read_rows
+from benchmark.scores.tasks import TASKS, Task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def fake_row(task: campaign.Task, seed: int) -> dict[str, object]:
+def fake_row(task: Task, seed: int) -> dict[str, object]:
     values = {"task": task.name, "seed": seed, "score": 480.0 + seed, "seconds": 20.0 + 30 * seed}
-    return {**dict.fromkeys(campaign.FIELDS, 1), **values, "digest": task.digest}
+    return {**dict.fromkeys(runs.FIELDS, 1), **values, "digest": task.digest}
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def command(monkeypatch, tmp_path, capsys):
     (tmp_path / "configs").symlink_to(CONFIGS)
     monkeypatch.chdir(tmp_path)
 
-    def run(task: campaign.Task, seed: int, kept: Path | None) -> dict[str, object]:
+    def run(task: Task, seed: int, kept: Path | None) -> dict[str, object]:
         assert kept is None
         ran.append((task.name, seed))
         if len(ran) == 3:
@@ -84,8 +86,8 @@ def test_an_unknown_task_names_the_known_ones(command, capsys):
     assert "unknown tasks cartpol: choose from cartpole, " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("task", campaign.TASKS, ids=lambda task: task.name)
-def test_every_task_has_its_recipe(task: campaign.Task):
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_every_task_has_its_recipe(task: Task):
     assert (CONFIGS / f"{task.recipe}.yaml").exists()
 
 
@@ -95,10 +97,8 @@ def test_a_run_is_what_its_row_says(monkeypatch):
     monkeypatch.chdir(CONFIGS.parent)
     settings = ("--trainer.max_steps", "20", "--data.evaluation.test_episodes", "3")
     evaluated = ("--actor_learner.eval_period_learner_steps", "10")
-    row = campaign.run(
-        campaign.Task("short", "cartpole", 0, 60, settings=(*settings, *evaluated)), 7
-    )
-    assert set(row) == set(campaign.FIELDS)
+    row = runs.run(Task("short", "cartpole", 0, 60, settings=(*settings, *evaluated)), 7)
+    assert set(row) == set(runs.FIELDS)
     assert (row["task"], row["seed"], row["learner_steps"]) == ("short", 7, 20)
     assert float(str(row["score"])) >= 8.0
     assert 1.0 < float(str(row["seconds"])) < 170.0
@@ -141,7 +141,7 @@ def test_the_curve_of_a_kept_run_is_read_and_drawn(tmp_path, monkeypatch):
 def test_the_newest_of_kept_runs_counts(tmp_path):
     for number in (0, 2, 10):
         (tmp_path / f"pong/version_{number}").mkdir(parents=True)
-    assert campaign.newest_version(tmp_path) == tmp_path / "pong/version_10"
+    assert runs.newest_version(tmp_path) == tmp_path / "pong/version_10"
 
 
 def test_curves_of_runs_that_were_not_kept_are_refused(tmp_path, monkeypatch, capsys):
@@ -153,8 +153,8 @@ def test_curves_of_runs_that_were_not_kept_are_refused(tmp_path, monkeypatch, ca
 
 def test_the_recorded_runs_of_pong_are_of_its_recipe_and_reach_18_within_the_hour(monkeypatch):
     monkeypatch.chdir(CONFIGS.parent)
-    (task,) = (task for task in campaign.TASKS if task.name == "pong_laptop")
-    rows = [row for row in campaign.read_rows(Path("docs/scores.csv")) if row["task"] == task.name]
+    (task,) = (task for task in TASKS if task.name == "pong_laptop")
+    rows = [row for row in read_rows(Path("docs/scores.csv")) if row["task"] == task.name]
     with Path("docs/curves_pong_laptop.csv").open() as file:
         curves_of_all = list(csv.DictReader(file))
     assert [int(row["seed"]) for row in rows] == list(task.seeds)

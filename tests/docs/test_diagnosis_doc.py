@@ -6,11 +6,10 @@ import csv
 import json
 import re
 
-import pytest
 import yaml
 from helpers.named_tests import ROOT
 
-from benchmark.diagnosis import FAILING, GOOD, is_as_it_should, put_between, table
+from benchmark.diagnosis import FAILING, GOOD, is_as_it_should, written
 from lrl.diagnosis.signs import SIGNS
 
 TEXT = (ROOT / "docs/diagnosis.md").read_text()
@@ -18,7 +17,7 @@ RESULTS = json.loads((ROOT / "docs/diagnosis.json").read_text())
 
 
 def test_the_tables_are_those_of_the_runs():
-    assert put_between(TEXT, table(RESULTS)) == TEXT
+    assert written(TEXT, RESULTS) == TEXT
 
 
 def test_failing_runs_were_named_and_good_ones_were_not():
@@ -56,8 +55,3 @@ def test_the_script_says_what_is_found(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(script, {})
     assert capsys.readouterr().out.startswith("target_still the target network was not updated")
-
-
-def test_a_page_without_markers_is_not_written_to():
-    with pytest.raises(ValueError, match="<!-- runs -->"):
-        put_between("a page", "a table")

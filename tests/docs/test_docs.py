@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from benchmark.scores import pages
-from benchmark.scores.campaign import read_rows, table
+from benchmark.scores.campaign import table
+from benchmark.scores.records import read_rows
 from lrl.report.evaluate import evaluate
 from lrl.report.page import report
 

@@ -147,7 +147,7 @@ def dead_units(run: History) -> Finding | None:
 def target_still(run: History) -> Finding | None:
     """Find a target network that stayed as it was made."""
     updates = run.series("train/target_updates")
-    if not updates or any(updates) or not run.is_whole:  # counted anew in each session
+    if not updates or any(updates) or not run.is_whole:
         return None
     return Finding(
         "target_still",

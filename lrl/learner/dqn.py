@@ -298,6 +298,7 @@ class DQN(L.LightningModule):
         for state in checkpoint.get("optimizer_states", ()):
             for group in state["param_groups"]:
                 group["lr"] = float(group["lr"])  # `CapturedUpdater` keeps it in a tensor
+        checkpoint["target_updates"] = self._target_updates
         stamp = getattr(getattr(self._trainer, "datamodule", None), "stamp", None)
         if stamp is not None:
             checkpoint[STAMP_KEY] = stamp()
@@ -305,6 +306,7 @@ class DQN(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse what is of another agent; warn of what was measured otherwise than this run is."""
         check_fits(self, checkpoint)
+        self._target_updates = checkpoint.get("target_updates", 0)
         found = other_protocol(checkpoint, getattr(self._trainer, "datamodule", None))
         self.measured_otherwise = found
         if found and self.global_rank == 0:

@@ -57,8 +57,15 @@ class RunDiagnosis(L.Callback, WatchesMetrics):
                     )  # fmt: skip
 
     def findings(self) -> list[Finding]:
-        """Return what is found now."""
-        return diagnose(self._rows, self._settings) if self._settings is not None else []
+        """Return what is found now; nothing where the diagnosis itself fails, which is said."""
+        if self._settings is None:
+            return []
+        try:
+            return diagnose(self._rows, self._settings)
+        except Exception:
+            _log.exception("this run is not diagnosed any more; training goes on")
+            self._settings = None
+            return []
 
 
 def settings_of(trainer: L.Trainer) -> Settings:

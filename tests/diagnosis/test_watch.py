@@ -52,6 +52,18 @@ def test_a_finding_is_said_once_and_stays_with_the_run(tmp_path, caplog, short):
     assert [f._asdict() for f in diagnose(run.metrics(), config)] == summary["findings"]
 
 
+def test_a_diagnosis_that_fails_is_reported_once_and_ends_nothing(tmp_path, caplog, monkeypatch):
+    def fails(rows: Any, settings: Any) -> Any:
+        raise ZeroDivisionError("no rows of this kind")
+
+    monkeypatch.setattr(watching, "diagnose", fails)
+    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0)).fit()
+    assert run.trainer.global_step == 20
+    assert json.loads((run.folder / "summary.json").read_text())["findings"] == []
+    assert caplog.text.count("ZeroDivisionError: no rows of this kind") == 1
+    assert "this run is not diagnosed any more" in caplog.text
+
+
 def test_a_run_that_learns_has_no_finding(tmp_path, caplog, short):
     run = make_run(tmp_path, ActorLearnerCallback(5, 20, 0), data=settled(), max_steps=60).fit()
     assert json.loads((run.folder / "summary.json").read_text())["findings"] == []

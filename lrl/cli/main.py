@@ -37,6 +37,7 @@ from lrl.loggers.records import log_configuration, name_run
 from lrl.parts import safety
 from lrl.parts.quiet import quieten_command_line
 from lrl.parts.renamed import translated
+from lrl.preflight.callbacks import WritesFiles
 from lrl.preflight.ranks import default_devices
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
@@ -48,13 +49,15 @@ from lrl.types import ConfigError
 _SAVED = "# lightning.pytorch=="  # how files begin that Lightning saved
 
 
-class SaveConfig(SaveConfigCallback):
+class SaveConfig(SaveConfigCallback, WritesFiles):
     """Save the full configuration beside the checkpoints, and give it flattened to loggers."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Save the configuration of training; an evaluation leaves no files."""
         if stage == "fit":
+            folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks must ask
             super().setup(trainer, pl_module, stage)
+            self.written = [folder / self.config_filename]
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Log the configuration as `section.key` hyperparameters."""

@@ -74,8 +74,6 @@ class ActorLearnerCallback(CallbackGroup):
         self.weight_sync = WeightSync(sync_period_learner_steps)
         self.video = EpisodeVideo(video_period_learner_steps)
         self.throughput = Throughput(self.weight_sync, self.video)
-        if evaluation not in ("inline", "background"):
-            raise ConfigError(f"evaluation must be 'inline' or 'background', got {evaluation!r}")
         if eval_period_learner_steps == 0 and monitor != DEFAULT_MONITOR:
             raise ConfigError(
                 f"monitor is {monitor!r}, but eval_period_learner_steps is 0 (never), so that "
@@ -83,13 +81,7 @@ class ActorLearnerCallback(CallbackGroup):
             )
         self.best = BestCheckpoint(monitor)
         self.replay = ReplayCheckpoint(checkpoint_replay)
-        period = save_period_learner_steps
-        if evaluation == "background":
-            self.evaluation = BackgroundEvaluation(eval_period_learner_steps, self.best)
-            self.last = LastCheckpoint(period, self.evaluation.is_last, self.replay.beside)
-        else:
-            self.evaluation = PeriodicEvaluation(eval_period_learner_steps)
-            self.last = LastCheckpoint(period, self.evaluation.is_due, self.replay.beside)
+        self._evaluate(evaluation, eval_period_learner_steps, save_period_learner_steps)
         self.diagnosis = RunDiagnosis()
         self.summary = RunSummary(self.best, self.throughput, self.diagnosis)
         self.requeue = SlurmRequeue()
@@ -108,13 +100,25 @@ class ActorLearnerCallback(CallbackGroup):
             self.summary,
             self.replay,  # its wait comes after everything else is saved
             self.requeue,  # when everything is saved
-            RunFiles(lambda: self.best.best_model_path),  # a server may take its time
+            RunFiles(self.best),  # a server may take its time
             RanksEnd(),
             _Beginning(eval_period_learner_steps or 1000),
             FolderClaim(),  # until nothing more is written
             SigintHold(),
         )
         super().__init__(parts)
+
+    def _evaluate(self, where: str, period: int, save_period: int) -> None:
+        """Make the evaluation that was asked for, and what saves after it."""
+        if where not in ("inline", "background"):
+            raise ConfigError(f"evaluation must be 'inline' or 'background', got {where!r}")
+        if where == "background":
+            self.evaluation = BackgroundEvaluation(period, self.best)
+            is_due = self.evaluation.is_last
+        else:
+            self.evaluation = PeriodicEvaluation(period)
+            is_due = self.evaluation.is_due
+        self.last = LastCheckpoint(save_period, is_due, self.replay.beside)
 
     @property
     def best_model_path(self) -> str:

@@ -22,11 +22,12 @@ from lrl.diagnosis.verdict import RATIO, time_shares, verdict
 from lrl.diagnosis.watch import RunDiagnosis
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.learner.statistics import mean
+from lrl.preflight.callbacks import WritesFiles
 
 _log = logging.getLogger(__name__)
 
 
-class RunSummary(L.Callback):
+class RunSummary(L.Callback, WritesFiles):
     """Write `summary.json` to the run's folder; log the table of actors, the totals, the verdict.
 
     What the diagnosis found, if there is one, is in both.
@@ -57,6 +58,7 @@ class RunSummary(L.Callback):
         if stage == "fit":
             self._started = time.monotonic()
             self._began = self._ended = None
+            self.written = []
             self._folder = Path(trainer.log_dir or trainer.default_root_dir)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -132,7 +134,9 @@ class RunSummary(L.Callback):
         text = json.dumps(summary, indent=2, default=str)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / "summary.json").write_text(text + "\n")
+            path = self._folder / "summary.json"
+            path.write_text(text + "\n")
+            self.written = [path]
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)
         table = actor_table([_actors(report) for report in reports])

@@ -32,12 +32,16 @@ class Outcome(L.Callback):
         self.trains = False
         self.learned = False  # from a batch at least
         self.folder: Path | None = None  # made for this run
+        self.log_dir: Path | None = None  # where a run that trains has its files
+        self.learns = False  # the command trains
         self.saved: Path | None = None  # where the checkpoint is to go on with, if there is one
         self.known: list[str] = []  # the names of all settings
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Note that all settings were read and all objects built."""
+        """Note that all settings were read and all objects built, and where the run's files go."""
         self.began = True
+        if stage == "fit" and not getattr(trainer, "fast_dev_run", 0):
+            self.log_dir = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks must ask
         outputs.tell()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -106,8 +110,12 @@ class Outcome(L.Callback):
         if isinstance(error, SystemExit) and not self.began:
             raise error
         if error is not None:
-            return report_error(error, self.folder)
+            return self.report(error)
         return 0
+
+    def report(self, error: BaseException) -> int:
+        """Say what was raised, with the traceback among the run's files; return the exit code."""
+        return report_error(error, self.log_dir, learns=self.learns)
 
 
 def callback_of(trainer: L.Trainer) -> ActorLearnerCallback:

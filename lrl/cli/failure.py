@@ -33,22 +33,24 @@ def is_debugging() -> bool:
     return os.environ.get(_VARIABLE, "") not in ("", "0")
 
 
-def report_error(error: BaseException, folder: Path | None = None) -> int:
+def report_error(error: BaseException, folder: Path | None = None, *, learns: bool = False) -> int:
     """Say in a sentence what an exception was, and where its traceback is; return the exit code.
 
     Args:
         error: What was raised.
         folder: The run's folder, for the traceback; without one a temporary file takes it.
+        learns: Whether a learner was at work, which can do with less memory.
     """
     text = "".join(traceback.format_exception(error))
     said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
-    if isinstance(error, MemoryError) or _IS_FULL.search(said):
-        said += ": the learner needs less with a smaller replay, batch or network"
-    elif place := own_place(text):
+    is_full = isinstance(error, MemoryError) or _IS_FULL.search(said)
+    if place := own_place(text):
         said += f" at {place}"
-    else:
+    elif not is_full:
         where = "".join(f" at {path}:{line}" for path, line in _FRAME.findall(text)[-1:])
         said += f"{where}: lrl did not expect that, and may be at fault itself"
+    if is_full and learns:
+        said += ": the learner needs less with a smaller replay, batch or network"
     return _tell(said, text, folder)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import lightning as L
 import yaml
@@ -27,7 +27,7 @@ from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
 from lrl.checkpoints.stamp import flatten
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
-from lrl.cli.failure import report_error, report_failure
+from lrl.cli.failure import report_failure
 from lrl.cli.messages import check_settings, check_variables, has_variables
 from lrl.cli.recipes import with_paths
 from lrl.evaluation.evaluator import EvaluatorError
@@ -37,6 +37,7 @@ from lrl.loggers.records import log_configuration, name_run
 from lrl.parts import safety
 from lrl.parts.quiet import quieten_command_line
 from lrl.parts.renamed import translated
+from lrl.preflight.callbacks import WritesFiles
 from lrl.preflight.ranks import default_devices
 from lrl.preflight.trainer import check_ranks, check_trainer, check_trainer_settings, refusals_named
 from lrl.processes.ending import StoppedError, ending
@@ -48,13 +49,15 @@ from lrl.types import ConfigError
 _SAVED = "# lightning.pytorch=="  # how files begin that Lightning saved
 
 
-class SaveConfig(SaveConfigCallback):
+class SaveConfig(SaveConfigCallback, WritesFiles):
     """Save the full configuration beside the checkpoints, and give it flattened to loggers."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Save the configuration of training; an evaluation leaves no files."""
         if stage == "fit":
+            folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks must ask
             super().setup(trainer, pl_module, stage)
+            self.written = [folder / self.config_filename]
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Log the configuration as `section.key` hyperparameters."""
@@ -205,7 +208,7 @@ class LrlCLI(LightningCLI):
                 {"data": {"exploration": written_out(EpsilonGreedy())}}
             )["data"]["exploration"]
         model = config["model"]
-        is_fit = self.config["subcommand"] == "fit"
+        is_fit = self.outcome.learns = self.config["subcommand"] == "fit"
         agent = model.get("init_args", model)
         check_trainer_settings(config["trainer"], agent, is_fit=is_fit)
         # A job that was stopped before its first save is started again with `--ckpt_path last`.
@@ -239,8 +242,9 @@ class LrlCLI(LightningCLI):
         check_ranks(trainer)
         if is_fit and given is not None:
             for logger in trainer.loggers:
-                if self.outcome.folder is not None:
-                    name_run(logger, "/".join(self.outcome.folder.parts[-2:]))
+                first = trainer.loggers[0]  # has the run's folder, except in a trial run
+                if trainer.is_global_zero and _has_folder(first):
+                    name_run(logger, "/".join(Path(first.log_dir).parts[-2:]))
                 _open(logger)
         return trainer
 
@@ -293,8 +297,6 @@ class LrlCLI(LightningCLI):
             limit = f"max_steps {steps}" if is_at_end else "max_epochs, max_time or another limit"
             print(f"nothing to train: trainer.{limit} was reached already")
             return
-        if folder is None:  # no logger
-            return
         print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
         if any(isinstance(logger, TensorBoardLogger) for logger in self.trainer.loggers):
             print(f"  tensorboard --logdir {folder}")
@@ -343,8 +345,11 @@ def _without_folder(given: Any) -> list[Logger]:
     many runs, in which each would write over the checkpoints of the one before.
     """
     loggers = given if isinstance(given, list) else [given] if isinstance(given, Logger) else []
-    has_folder = loggers and isinstance(loggers[0], (TensorBoardLogger, CSVLogger))
-    return [] if has_folder else loggers
+    return [] if loggers and _has_folder(loggers[0]) else loggers
+
+
+def _has_folder(logger: Logger) -> TypeGuard[TensorBoardLogger | CSVLogger]:
+    return isinstance(logger, (TensorBoardLogger, CSVLogger))
 
 
 def run() -> int:
@@ -360,23 +365,23 @@ def run() -> int:
         with ending.raising(), outcome.tidied():
             LrlCLI(outcome)
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:
-        return report_failure(error, outcome.folder)
+        return report_failure(error, outcome.log_dir)
     except (ArgumentError, ValueError, MisconfigurationException, OSError) as error:
         is_mistake = isinstance(error, ConfigError) or not outcome.began
-        is_before_training = outcome.folder is not None and not outcome.trains
+        is_before_training = outcome.log_dir is not None and not outcome.trains
         is_mistake |= isinstance(error, OSError) and is_before_training  # a full disk
         is_mistake |= isinstance(error, MisconfigurationException) and not outcome.learned
         if not is_mistake:
-            return report_error(error, outcome.folder)
+            return outcome.report(error)
         return report_mistake(error, outcome.known)
     except RuntimeError as error:
         if not is_lost_connection(error):
-            return report_error(error, outcome.folder)
+            return outcome.report(error)
         cause = rank_watch.name() or error
         print(f"lrl: error: {outcome.on_lost_rank()} ({cause})", file=sys.stderr)
         return 1
     except (SystemExit, KeyboardInterrupt, StoppedError) as error:
         outcome.exception = outcome.exception or error
     except Exception as error:
-        return report_error(error, outcome.folder)
+        return outcome.report(error)
     return outcome.exit_code()

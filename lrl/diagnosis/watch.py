@@ -56,8 +56,15 @@ class RunDiagnosis(L.Callback, WatchesMetrics):
                     )  # fmt: skip
 
     def findings(self) -> list[Finding]:
-        """Return what is found now."""
-        return findings_of(self._history) if self._history is not None else []
+        """Return what is found now; nothing where the diagnosis itself fails, which is said."""
+        if self._history is None:
+            return []
+        try:
+            return findings_of(self._history)
+        except Exception:
+            _log.exception("this run is not diagnosed any more; training goes on")
+            self._history = None
+            return []
 
 
 def settings_of(trainer: L.Trainer) -> Settings:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import lightning as L
@@ -22,7 +22,8 @@ from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from lrl.preflight.callbacks import WatchesMetrics, parts_of
+from lrl.preflight.callbacks import WatchesMetrics, WritesFiles, parts_of
+from lrl.processes.interrupt import AT_ONCE
 
 _log = logging.getLogger(__name__)
 
@@ -35,25 +36,36 @@ _paused_until: WeakKeyDictionary[Logger, float] = WeakKeyDictionary()
 def log_metrics(
     trainer: L.Trainer, metrics: Mapping[str, float], learner_step: int | None = None
 ) -> None:
-    """Write metrics at a learner step, now's by default.
-
-    A logger that fails is left alone for a minute, which is said.
-    """
+    """Write metrics at a learner step, now's by default."""
     step = trainer.global_step if learner_step is None else learner_step
     for watcher in parts_of(trainer, WatchesMetrics):
         watcher.watch(step, metrics)
-    for logger in _willing(trainer):
-        with _reporting_failures(logger):
-            logger.log_metrics(dict(metrics), step=step)
-            logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
+
+    def write(logger: Logger) -> None:
+        logger.log_metrics(dict(metrics), step=step)
+        logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
+
+    tell_loggers(trainer, write)
 
 
 @rank_zero_only
 def log_configuration(trainer: L.Trainer, configuration: Mapping[str, Any]) -> None:
-    """Write the run's settings; a logger that fails is reported and skipped."""
+    """Write the run's settings."""
+    tell_loggers(trainer, lambda logger: logger.log_hyperparams(dict(configuration)))
+
+
+def tell_loggers(
+    trainer: L.Trainer, write: Callable[[Any], object], kind: type[Logger] = Logger
+) -> None:
+    """Write something to each logger of a kind that has not failed of late; call it on rank 0.
+
+    One that fails is reported, and left alone for a minute.
+    """
     for logger in trainer.loggers:
-        with _reporting_failures(logger):
-            logger.log_hyperparams(dict(configuration))
+        is_willing = time.monotonic() >= _paused_until.get(logger, 0.0)
+        if isinstance(logger, kind) and is_willing:
+            with _reporting_failures(logger):
+                write(logger)
 
 
 def name_run(logger: Logger, name: str) -> None:
@@ -70,24 +82,28 @@ def name_run(logger: Logger, name: str) -> None:
             settings["name"] = settings["name"] or name
 
 
-class RunFiles(L.Callback):
-    """Give MLflow and W&B a run's `config.yaml` and `summary.json` when it ends.
+class KeepsBest(Protocol):
+    """Knows the path of the best checkpoint, empty if there is none."""
 
-    `best.ckpt` goes with them if the logger has `log_model`. Its place is after all parts that
-    save.
+    best_model_path: str
+
+
+class RunFiles(L.Callback):
+    """Give MLflow and W&B what a run has written, `config.yaml` and `summary.json`, when it ends.
+
+    Files of others may lie beside them. `best.ckpt` goes with them if the logger has `log_model`.
+    Its place is after all parts that save.
 
     Args:
-        best_path: Tells where the best checkpoint is; "" if there is none.
+        best: What knows where the best checkpoint is.
     """
 
-    def __init__(self, best_path: Callable[[], str]) -> None:
-        self._best_path = best_path
-        self._folder = Path()
+    def __init__(self, best: KeepsBest) -> None:
+        self._best = best
 
     @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._folder = Path(trainer.log_dir or trainer.default_root_dir)
             for logger in trainer.loggers:
                 if "finalize" not in vars(logger):
                     logger.finalize = functools.partial(_finalize, logger, logger.finalize)
@@ -101,16 +117,18 @@ class RunFiles(L.Callback):
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        if trainer.state.fn == "fit":
+        if trainer.state.fn == "fit" and AT_ONCE not in exception.args:
             self._hand_over(trainer)
 
     @rank_zero_only
     def _hand_over(self, trainer: L.Trainer) -> None:
-        files = [self._folder / "config.yaml", self._folder / "summary.json"]
-        for logger in _willing(trainer):
-            with _reporting_failures(logger):
-                best = [Path(self._best_path())] if vars(logger).get("_log_model") else []
-                _give(logger, [path for path in (*files, *best) if path.is_file()])
+        files = [path for part in parts_of(trainer, WritesFiles) for path in part.written]
+
+        def write(logger: Logger) -> None:
+            best = [Path(self._best.best_model_path)] if vars(logger).get("_log_model") else []
+            _give(logger, [path for path in (*files, *best) if path.is_file()])
+
+        tell_loggers(trainer, write)
 
 
 def _give(logger: Logger, files: Sequence[Path]) -> None:
@@ -134,13 +152,6 @@ def _finalize(logger: Logger, finalize: Callable[[str], None], status: str) -> N
         status = "KILLED"
     with _reporting_failures(logger):
         finalize(status)
-
-
-def _willing(trainer: L.Trainer) -> Iterator[Logger]:
-    """Yield the loggers that have not failed of late."""
-    for logger in trainer.loggers:
-        if time.monotonic() >= _paused_until.get(logger, 0.0):
-            yield logger
 
 
 @contextlib.contextmanager

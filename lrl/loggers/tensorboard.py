@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from typing_extensions import override
 
+from lrl.learner.dqn import DQN
+from lrl.loggers.records import tell_loggers
 from lrl.parts.device_copies import on_host
 from lrl.preflight.callbacks import IsPeriodic
 from lrl.types import ConfigError
-
-_log = logging.getLogger(__name__)
 
 LAYOUT: dict[str, dict[str, list[str]]] = {
     "learning": {
@@ -89,6 +89,11 @@ class TensorBoardPages(L.Callback, IsPeriodic):
                 f"{setting}, but histograms go to TensorBoard and the Trainer has no "
                 "TensorBoardLogger: add one, or set it to 0"
             )
+        if is_overridden("measure", pl_module, DQN):
+            raise ConfigError(
+                f"{setting}, but {type(pl_module).__name__}.measure replaces DQN's, which keeps "
+                "what histograms show: leave it out, or set the period to 0"
+            )
         logged = getattr(trainer, "log_every_n_steps", 0)
         if logged < 1 or period % logged:
             raise ConfigError(
@@ -129,25 +134,23 @@ def _lay_out(trainer: L.Trainer) -> None:
         }
         for category, charts in LAYOUT.items()
     }
-    try:
-        for logger in tensorboards_of(trainer):
-            logger.experiment.add_custom_scalars(layout)
-            logger.experiment.flush()
-    except Exception:
-        _log.exception("TensorBoard's charts could not be laid out; training goes on")
+
+    def write(logger: Any) -> None:
+        logger.experiment.add_custom_scalars(layout)
+        logger.experiment.flush()  # now, since a writer that fails later loses what it holds
+
+    tell_loggers(trainer, write, TensorBoardLogger)
 
 
 @rank_zero_only
 def _write_histograms(trainer: L.Trainer, module: Any) -> None:
-    if module.measured is None:  # an agent with a `measure` of its own
-        return
     prediction, target, learns = on_host(list(module.measured))
     if learns is not None:
         prediction, target = prediction[learns], target[learns]
     found = {VALUES: prediction.float(), ERRORS: (target - prediction).float()}
-    try:
-        for logger in tensorboards_of(trainer):
-            for tag, values in found.items():
-                logger.experiment.add_histogram(tag, values, trainer.global_step)
-    except Exception:
-        _log.exception("no histograms of step %d; training goes on", trainer.global_step)
+
+    def write(logger: Any) -> None:
+        for tag, values in found.items():
+            logger.experiment.add_histogram(tag, values, trainer.global_step)
+
+    tell_loggers(trainer, write, TensorBoardLogger)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import lightning as L
@@ -81,6 +82,13 @@ class WatchesMetrics(ABC):
     @abstractmethod
     def watch(self, learner_step: int, metrics: Mapping[str, float]) -> None:
         """Take note of a row; it is not changed later."""
+
+
+class WritesFiles:
+    """Writes files of the run, which go to servers of loggers when it ends."""
+
+    written: Sequence[Path] = ()
+    """Those that it has written so far, on rank 0."""
 
 
 class IsPeriodic(ABC):

@@ -9,11 +9,13 @@ from typing import Any
 
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers import TensorBoardLogger
 from typing_extensions import override
 
 from lrl.envs import make_rendered
 from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
+from lrl.loggers.records import tell_loggers
 from lrl.loggers.tensorboard import tensorboards_of
 from lrl.parts.renamed import knows_old_names
 from lrl.preflight.callbacks import IsPeriodic
@@ -94,10 +96,11 @@ class EpisodeVideo(L.Callback, IsPeriodic):
     def _film(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         try:
             image = _make_film(trainer, pl_module)
-            for writer in tensorboards_of(trainer):
-                _write(writer, image, trainer.global_step)
         except Exception:
             _log.exception("no film of step %d; training goes on", trainer.global_step)
+            return
+        step = trainer.global_step
+        tell_loggers(trainer, lambda logger: _write(logger, image, step), TensorBoardLogger)
 
 
 def _make_film(trainer: L.Trainer, module: Any) -> tuple[bytes, int, int]:

@@ -13,6 +13,9 @@ import yaml
 from helpers.command_line import BASE, Project, quiet_commands
 from helpers.training_runs import wait_for
 from helpers.wandb_files import records
+from lightning.pytorch.loggers import WandbLogger
+
+from lrl import ConfigError
 
 pytestmark = quiet_commands
 
@@ -82,6 +85,22 @@ def test_a_run_goes_on_under_its_id_and_keeps_its_name(command, tmp_path):
     assert (run.run_id, run.display_name) == ("first", "")
     (artifact,) = of_kind(tmp_path, "artifact")
     assert {entry.path for entry in artifact.manifest.contents} == {"config.yaml", "summary.json"}
+
+
+def test_beside_a_logger_with_a_folder_a_run_is_named_after_it(command, monkeypatch):
+    names = []
+
+    def refuse(logger: Any) -> None:
+        if isinstance(logger, WandbLogger):
+            names.append(vars(logger)["_wandb_init"]["name"])
+            raise ConfigError("seen enough")
+
+    monkeypatch.setattr("lrl.cli.main._open", refuse)
+    folder = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs", "name": "mine"}}
+    loggers = [folder, {"class_path": LOGGER}]
+    code, _, err = command("--trainer.logger", json.dumps(loggers))
+    assert (code, err) == (2, "lrl: error: seen enough\n")
+    assert names == ["mine/version_0"]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from helpers.training_runs import make_run, quiet, small_agent, small_data
 from lrl import ActorLearnerCallback, ReplayConfig, ReplayDataModule
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.diagnosis import diagnose, findings
+from lrl.diagnosis import watch as watching
 from lrl.diagnosis.history import METRICS, Settings
 from lrl.diagnosis.watch import RunDiagnosis, settings_of
 from lrl.loggers.records import log_metrics
@@ -49,6 +50,18 @@ def test_a_finding_is_said_once_and_stays_with_the_run(tmp_path, caplog, short):
     # The file says the same as the run itself.
     config = {"trainer": {"max_steps": 60}}
     assert [f._asdict() for f in diagnose(run.metrics(), config)] == summary["findings"]
+
+
+def test_a_diagnosis_that_fails_is_reported_once_and_ends_nothing(tmp_path, caplog, monkeypatch):
+    def fails(rows: Any, settings: Any) -> Any:
+        raise ZeroDivisionError("no rows of this kind")
+
+    monkeypatch.setattr(watching, "findings_of", fails)
+    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0)).fit()
+    assert run.trainer.global_step == 20
+    assert json.loads((run.folder / "summary.json").read_text())["findings"] == []
+    assert caplog.text.count("ZeroDivisionError: no rows of this kind") == 1
+    assert "this run is not diagnosed any more" in caplog.text
 
 
 def test_a_run_that_learns_has_no_finding(tmp_path, caplog, short):

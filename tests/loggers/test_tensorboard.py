@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from itertools import chain
 from typing import Any
@@ -13,8 +14,10 @@ from helpers.training_runs import make_run, quiet
 from lightning.pytorch.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+from torch.utils.tensorboard import SummaryWriter
 
-from lrl import ActorLearnerCallback, ConfigError
+from lrl import DQN, ActorLearnerCallback, ConfigError
+from lrl.loggers import records
 from lrl.loggers.tensorboard import ERRORS, LAYOUT, VALUES
 
 pytestmark = quiet
@@ -88,6 +91,43 @@ def test_histograms_between_logged_batches_are_refused(tmp_path):
     words = r"is 5, which is no multiple of trainer\.log_every_n_steps, 2"
     with pytest.raises(ConfigError, match=words):
         make_run(tmp_path, callback, log_every_n_steps=2).fit()
+
+
+class OwnMeasure(DQN):
+    def measure(self, *args: Any) -> None: ...
+
+
+def test_histograms_of_an_agent_that_measures_something_else_are_refused(tmp_path):
+    callback = ActorLearnerCallback(5, 10, 0, histogram_period_learner_steps=5)
+    words = r"is 5, but OwnMeasure\.measure replaces DQN's, which keeps what histograms show"
+    with pytest.raises(ConfigError, match=words):
+        make_run(tmp_path, callback, module=OwnMeasure()).fit()
+
+
+@pytest.mark.parametrize(("pause", "asked"), [(0.0, 5), (60.0, 1)])
+def test_a_full_disk_ends_neither_training_nor_the_writing_of_histograms(
+    tmp_path, caplog, monkeypatch, pause, asked
+):
+    """A writer that has failed once raises its error for ever, so that another one is begun."""
+    monkeypatch.setattr(records, "_PAUSE_SECONDS", pause)
+    writers: list[SummaryWriter] = []
+    write = SummaryWriter.add_histogram
+
+    def add_histogram(self: SummaryWriter, *arguments: Any, **more: Any) -> None:
+        writers.append(self)
+        if self is writers[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, *arguments, **more)
+
+    monkeypatch.setattr(SummaryWriter, "add_histogram", add_histogram)
+    callback = ActorLearnerCallback(5, 0, 0, histogram_period_learner_steps=5)
+    run = make_run(tmp_path, callback, max_steps=15).fit()
+    assert run.trainer.global_step == 15
+    assert len(writers) == asked  # once at 5, and for values and errors at 10 and 15
+    assert caplog.text.count("TensorBoardLogger could not log: OSError: [Errno 28]") == 1
+    assert "Traceback" not in caplog.text
+    events = EventAccumulator(str(run.folder)).Reload()  # of both files
+    assert metadata.CONFIG_SUMMARY_TAG in events.Tags()["tensors"]
 
 
 def test_a_period_below_zero_is_refused():

@@ -10,7 +10,7 @@ import numpy as np
 
 from lrl.report.groups import Group
 from lrl.report.runs import AXES
-from lrl.report.statistics import Floats, interval
+from lrl.report.statistics import Floats, interquartile_means_along, interval
 
 Middle = Literal["iqm", "median", "mean"]
 _POINTS = 100
@@ -129,9 +129,7 @@ def _middle(values: Floats, middle: Middle) -> Floats:
         return values.mean(axis=-2)
     if middle == "median":
         return np.median(values, axis=-2)
-    cut = values.shape[-2] // 4
-    kept = np.sort(values, axis=-2)[..., cut : values.shape[-2] - cut, :]
-    return kept.mean(axis=-2)
+    return interquartile_means_along(np.moveaxis(values, -2, -1))
 
 
 def _band(values: Floats, middle: Middle) -> tuple[Floats, Floats]:

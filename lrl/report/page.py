@@ -82,12 +82,15 @@ def report(
     files = [Path(path) for path in paths if path.endswith(".csv")]
     groups = group_runs(read_runs([Path(p) for p in paths if not p.endswith(".csv")]))
     results = results_of(groups, score)
+    failed: dict[str, int] = {}
     for file in files:
-        results += read_results(file, of_others=False)
+        found, failed[str(file)] = read_results(file, of_others=False)
+        results += found
     for file in against:
-        results += _apart(read_results(Path(file), of_others=True), {r.group for r in results})
+        found, failed[file] = read_results(Path(file), of_others=True)
+        results += _apart(found, {result.group for result in results})
     check_protocols([run for group in groups for run in group.runs], results)
-    page, figures = build(groups, results, score, middle, bounds or {})
+    page, figures = build(groups, results, score, middle, bounds or {}, failed)
     return _write(Path(output), page, figures)
 
 
@@ -107,6 +110,7 @@ def build(
     score: Choice,
     middle: Middle,
     bounds: Mapping[str, tuple[float, float]],
+    failed: Mapping[str, int],
 ) -> tuple[str, dict[str, bytes]]:
     """Return the page, and its figures by the names of their files.
 
@@ -116,6 +120,7 @@ def build(
         score: As in `report`, as are the others.
         middle: Middle of curves.
         bounds: By environment.
+        failed: How many runs of each file of scores failed, and have none.
     """
     labels = list(dict.fromkeys(result.group for result in results))
     figures, best = _Figures(labels), best_groups(results)
@@ -126,7 +131,7 @@ def build(
         "score": score,
         "middle": {"iqm": "interquartile mean"}.get(middle, middle),
         "remarks": _remarks(groups),
-        "unsupported": [*sentences, *unsupported(results)],
+        "unsupported": [*_failures(failed), *sentences, *unsupported(results)],
         "panels": [
             _panel(panel, f"_{number}" if len(found) > 1 else "", figures)
             for number, panel in enumerate(found, start=1)
@@ -140,6 +145,16 @@ def build(
         "images": figures.inline,
     }
     return _rendered(context), figures.files
+
+
+def _failures(failed: Mapping[str, int]) -> list[str]:
+    """Return how many runs are left out, in a sentence for each file that has such runs."""
+    return [
+        f"Of {file} {count} failed run{'s are' if count > 1 else ' is'} left out: scores are "
+        "those of the runs that did not fail."
+        for file, count in failed.items()
+        if count
+    ]
 
 
 class _Figures:

@@ -84,8 +84,8 @@ def protocol_of(stamp: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def read_results(path: Path, of_others: bool) -> list[Result]:
-    """Return the scores in a CSV file (docs/report.md has its columns).
+def read_results(path: Path, of_others: bool) -> tuple[list[Result], int]:
+    """Return the scores in a CSV file (docs/report.md has its columns), and how many runs failed.
 
     Args:
         path: The file.
@@ -93,7 +93,7 @@ def read_results(path: Path, of_others: bool) -> list[Result]:
             `benchmark.scores.campaign` wrote, whose `task` is a recipe and names the group.
 
     Raises:
-        ConfigError: There is no such file, a column is missing, or a line is wrong.
+        ConfigError: There is no such file, a column is missing, a line is wrong, or all failed.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -103,15 +103,19 @@ def read_results(path: Path, of_others: bool) -> list[Result]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read as CSV: {error}") from error
     needed = {"task", "score"} | ({"algorithm"} if of_others else set())
-    if columns < needed or not lines:
-        lacks = f"no column {', '.join(sorted(needed - columns))}" if lines else "no scores"
+    missing = sorted(needed - columns)
+    if missing or not lines:
+        lacks = f"no column {', '.join(missing)}" if missing else "no scores"
         raise ConfigError(
             f"{path} has {lacks}: a file of scores has columns {', '.join(sorted(needed))}, and "
             "one row per run (docs/report.md)"
         )
-    found = [_read_line(path, number, line) for number, line in lines]
+    ended = [(number, line) for number, line in lines if line.get("outcome") != "failed"]
+    if not ended:
+        raise ConfigError(f"{path} has no scores: all of its runs failed; leave it out")
+    found = [_read_line(path, number, line) for number, line in ended]
     _check_once(path, found)
-    return found
+    return found, len(lines) - len(ended)
 
 
 def _read_line(path: Path, number: int, line: Mapping[str, str | None]) -> Result:

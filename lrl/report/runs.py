@@ -34,6 +34,16 @@ AXES = {
 """What a curve may be drawn against; `seconds` are known of runs with TensorBoard events only."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CHECKPOINTS = ("best.ckpt", "last.ckpt", "previous.ckpt")
+SHARES = ("wait", "sample", "optimise", "evaluate", "other")
+"""What a summary's `time_shares` are of."""
+_RATES = ("env_steps_per_second", "learner_steps_per_second")
+_SUMMARY = {"outcome", "seconds", "env_steps", *_RATES, "time_shares", "actors", "stamp"}
+_ACTOR = {"seconds", "wait_seconds", "restarts"}
+_STAMP = {
+    "protocol", "environment.id", "training.seed", "evaluation.epsilon", "evaluation.episodes",
+    "evaluation.max_frames_per_episode", "versions.lrl", "versions.torch", "hardware.cores",
+    "hardware.gpus",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,8 @@ class Run:
         settings: Its configuration by dotted names.
         learning: What of it a diagnosis needs.
         stamp: Its protocol stamp.
-        summary: What `summary.json` holds; empty if the run has not ended, or was killed.
+        summary: What `summary.json` holds, of all parts together; empty if the run, or a part of
+            it, has not ended, or was killed.
         metrics: The columns of `metrics.csv` in the order of learner steps, `[rows]` each; NaN
             where a row does not have the metric.
         clock: Learner steps and the seconds since the beginning when they were logged, `[2, n]`.
@@ -81,7 +92,8 @@ class Run:
         found = []
         if not self.summary:
             found.append(
-                "It has not ended, or was killed: without summary.json it is in no table of speed."
+                "It, or a part of it, has not ended, or was killed: without summary.json it is in "
+                "no table of speed."
             )
         elif self.summary["outcome"] != "finished":
             found.append(
@@ -193,10 +205,15 @@ def _summary(path: Path) -> dict[str, Any]:
         return {}
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(summary, dict) or "stamp" not in summary:
-            raise ValueError("it holds no stamp")
+        if not isinstance(summary, dict):
+            raise ValueError("it holds no figures")
+        missing = _SUMMARY - summary.keys() or set(SHARES) - summary["time_shares"].keys()
+        for actor in summary.get("actors", []):
+            missing |= _ACTOR - actor.keys()
+        if missing:
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
         return summary
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"{path} is damaged: {_line(error)}") from error
 
 
@@ -214,8 +231,13 @@ def _stamp(folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
         stamp = read_checkpoint(file).get(STAMP_KEY)
     try:
         check_format(stamp)
-    except (ConfigError, KeyError, TypeError) as error:
+        missing = sorted(_STAMP - flatten(stamp).keys())
+    except ConfigError as error:
         raise ConfigError(f"{folder}: {_line(error)}") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder}: its protocol stamp is damaged: {_line(error)}") from error
+    if missing:
+        raise ConfigError(f"{folder}: its protocol stamp has no {', '.join(missing)}")
     return stamp
 
 
@@ -333,4 +355,34 @@ def _one_after_the_other(first: Run, then: Run) -> Run:
         paused = earlier[1, -1] if earlier.size else 0.0
         later = np.stack([then.clock[0], then.clock[1] + paused])
         clock = np.concatenate([earlier, later], axis=1)
-    return replace(then, metrics=metrics, clock=clock, starts_late=first.starts_late)
+    return replace(
+        then,
+        summary=_summary_of_both(first.summary, then.summary),
+        metrics=metrics,
+        clock=clock,
+        starts_late=first.starts_late,
+    )
+
+
+def _summary_of_both(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run from those of two parts; empty if one of them left none."""
+    if not first or not then:
+        return {}
+    both = (first, then)
+    learnt = [part for part in both if any(part["time_shares"].values())]
+    return {
+        **then,
+        "seconds": first["seconds"] + then["seconds"],
+        **{name: _by_seconds(both, [part[name] for part in both]) for name in _RATES},
+        "time_shares": {
+            name: _by_seconds(learnt, [part["time_shares"][name] for part in learnt])
+            for name in SHARES
+        },
+        "actors": [*first["actors"], *then["actors"]],
+    }
+
+
+def _by_seconds(parts: Sequence[Mapping[str, Any]], values: Sequence[float]) -> float:
+    """Return the mean of values of parts, each weighted by how long its part took."""
+    seconds = [part["seconds"] for part in parts]
+    return float(np.average(values, weights=seconds)) if sum(seconds) else 0.0

@@ -80,7 +80,7 @@ def interquartile_mean(scores: npt.ArrayLike) -> float:
         >>> interquartile_mean([-1000.0, 4.0, 5.0, 6.0, 1000.0])
         5.0
     """
-    return float(_interquartile_means(np.asarray(scores, np.float64)[None])[0])
+    return float(interquartile_means_along(np.asarray(scores, np.float64)[None])[0])
 
 
 def interquartile_mean_interval(
@@ -184,7 +184,7 @@ def measured(tasks: Sequence[npt.ArrayLike]) -> list[Floats]:
 
 def interquartile_means(draws: Sequence[Floats]) -> Floats:
     """Return the interquartile mean of all tasks' scores together (section 4.3)."""
-    return _interquartile_means(np.concatenate(draws, axis=1))
+    return interquartile_means_along(np.concatenate(draws, axis=1))
 
 
 def means(draws: Sequence[Floats]) -> Floats:
@@ -257,20 +257,28 @@ def improvement(draws: Sequence[Floats]) -> Floats:
         array([0.875])
     """
     half = len(draws) // 2
-    shares = [
-        (np.sign(x[:, :, None] - y[:, None, :]).mean(axis=(1, 2)) + 1.0) / 2.0
-        for x, y in zip(draws[:half], draws[half:], strict=True)
-    ]
+    shares = [_shares_won(x, y) for x, y in zip(draws[:half], draws[half:], strict=True)]
     return np.mean(shares, axis=0)
+
+
+def _shares_won(x: Floats, y: Floats) -> Floats:
+    """Return in each row of `[rows, n]` and `[rows, m]` the share of pairs that x wins."""
+    rows, m = y.shape
+    values, ranks = np.unique(np.concatenate([x, y], axis=1), return_inverse=True)
+    # A row's ranks lie above those of the row before it, so that one search serves all rows.
+    ranks = ranks.reshape(rows, -1) + len(values) * np.arange(rows)[:, None]
+    won, other = ranks[:, : x.shape[1]], np.sort(ranks[:, x.shape[1] :], axis=1).ravel()
+    below = np.searchsorted(other, won, "left") + np.searchsorted(other, won, "right")
+    return (below - 2 * m * np.arange(rows)[:, None]).mean(axis=1) / (2 * m)
 
 
 def _task_means(draws: Sequence[Floats]) -> Floats:
     return np.stack([scores.mean(axis=1) for scores in draws])
 
 
-def _interquartile_means(scores: Floats) -> Floats:
-    """Return the interquartile mean of every row of `[rows, n]`."""
-    n = scores.shape[1]
+def interquartile_means_along(scores: Floats) -> Floats:
+    """Return the interquartile means along the last axis, `[..., n]` to `[...]`."""
+    n = scores.shape[-1]
     cut = n // 4
     # All between the two is between them in the result, whatever its order.
-    return np.partition(scores, (cut, n - cut - 1), axis=1)[:, cut : n - cut].mean(axis=1)
+    return np.partition(scores, (cut, n - cut - 1), axis=-1)[..., cut : n - cut].mean(axis=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 from lrl.report.comparison import MOST_GROUPS, RAW, Panel, TaskRow, task_tables
 from lrl.report.groups import Group, differing, said
 from lrl.report.results import Result, protocol_of
+from lrl.report.runs import SHARES
 from lrl.report.statistics import Estimate
 
 _MOST_SCORES = 10
-_SHARES = ("wait", "sample", "optimise", "evaluate", "other")
 _UNKNOWN = "-"
 
 
@@ -50,9 +51,7 @@ def panel_table(panel: Panel, aggregates: Mapping[str, Mapping[str, Estimate]]) 
     pairs, varied = panel.improvements(), panel.varied
     matrix = [(one, [_chance(pairs.get((one, other))) for other in varied]) for one in varied]
     return {
-        "title": ", ".join(panel.tasks)
-        if len(panel.tasks) < 4
-        else f"{len(panel.tasks)} environments",
+        "title": _title(panel.tasks),
         "unit": panel.unit,
         "is_raw": panel.unit == RAW,
         "names": list(next(iter(aggregates.values()))),
@@ -147,6 +146,33 @@ def unsupported(results: Sequence[Result]) -> list[str]:
             f"Training seeds repeat, so that runs are not independent: no interval for "
             f"{_listed(repeats)}."
         )
+    return found + _uneven(results)
+
+
+def _uneven(results: Sequence[Result]) -> list[str]:
+    """Return what aggregates cannot tell where groups have not the same runs of all tasks."""
+    counts: dict[str, Counter[str]] = {}
+    for result in results:
+        counts.setdefault(result.group, Counter())[result.task] += 1
+    tasks = {group: of_tasks.keys() for group, of_tasks in counts.items()}
+    unequal = [group for group, of_tasks in counts.items() if len({*of_tasks.values()}) > 1]
+    # Groups that share no environment are not meant to be compared.
+    lacking = [
+        group
+        for group, own in tasks.items()
+        if any(own & others and others - own for others in tasks.values())
+    ]
+    found = []
+    if unequal:
+        found.append(
+            "Environments with more runs count for more in the IQM, which takes all runs alike: "
+            f"their numbers differ for {_listed(unequal)}."
+        )
+    if lacking:
+        found.append(
+            "Aggregates compare only groups of the same environments. These lack some that others "
+            f"have: {_listed(lacking)}."
+        )
     return found
 
 
@@ -163,7 +189,7 @@ def shares_of(groups: Sequence[Group]) -> dict[str, dict[str, float]]:
         known = [run.summary["time_shares"] for run in group.runs if run.summary]
         learnt = [shares for shares in known if any(shares.values())]
         if learnt:
-            found[group.label] = {name: fmean(s[name] for s in learnt) for name in _SHARES}
+            found[group.label] = {name: fmean(s[name] for s in learnt) for name in SHARES}
     return found
 
 
@@ -187,7 +213,7 @@ def speeds(groups: Sequence[Group]) -> list[dict[str, str]]:
                 "actors_waited": f"{waited / lived:.0%}" if lived else _UNKNOWN,
                 **{
                     name: f"{share:.0%}" if group.label in shares else _UNKNOWN
-                    for name, share in shares.get(group.label, dict.fromkeys(_SHARES, 0.0)).items()
+                    for name, share in shares.get(group.label, dict.fromkeys(SHARES, 0.0)).items()
                 },
             }
         )

@@ -52,5 +52,5 @@ def test_a_run_that_ends_at_once_waits_for_no_server(tmp_path, given, words, fil
         loggers=[Server()], callbacks=[callback], state=SimpleNamespace(fn="fit")
     )
     module: Any = None
-    RunFiles(str).on_exception(trainer, module, KeyboardInterrupt(*words))
+    RunFiles(callback.best).on_exception(trainer, module, KeyboardInterrupt(*words))
     assert given == files

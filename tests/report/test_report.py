@@ -17,12 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 import yaml
 from PIL import Image
 
+from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.envs import EnvConfig
 from lrl.envs.config import without_unused
 from lrl.report.page import report
+from lrl.report.results import read_results
 from lrl.report.runs import EVALUATION, read_runs
 from lrl.types import ConfigError
 
@@ -262,9 +265,31 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     assert [*returns] == [1, 2, 7, 8]
     seconds, _ = run.curve(EVALUATION, "seconds") or ((), ())
     assert [*seconds] == [5.0, 10.0, 25.0, 30.0]  # 10 seconds before, and 15 and 20 after
+    path = folder / "version_1/summary.json"
+    changed = {"seconds": 10.0, "env_steps_per_second": 100.0, "learner_steps_per_second": 3.0,
+               "time_shares": {**SHARES, "wait": 0.5, "optimise": 0.0}}  # fmt: skip
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    (run,) = read_runs([folder])
+    assert run.summary["seconds"] == 50.0  # 40 and 10
+    assert run.summary["env_steps_per_second"] == pytest.approx((40 * 400 + 10 * 100) / 50)
+    assert run.summary["learner_steps_per_second"] == pytest.approx((40 * 13 + 10 * 3) / 50)
+    assert run.summary["time_shares"]["wait"] == pytest.approx((40 * 0.1 + 10 * 0.5) / 50)
+    assert sum(run.summary["time_shares"].values()) == pytest.approx(1.0)
+    assert len(run.summary["actors"]) == 2
     (late,) = read_runs([folder / "version_1"])
     assert late.starts_late
     assert "begins at learner step 30" in late.remarks()[0]
+
+
+def test_a_run_of_which_a_part_was_killed_has_no_speed(tmp_path: Path):
+    folder = tmp_path / "runs/a"
+    killed = make_run(folder / "version_0", 3, [1.0, 2.0, 3.0], ended=False)
+    (killed / "checkpoints").mkdir()
+    torch.save({STAMP_KEY: {**STAMP, "training": {"seed": 3}}}, killed / "checkpoints/last.ckpt")
+    make_run(folder / "version_1", 3, [7.0, 8.0], first_step=30)
+    (run,) = read_runs([folder])
+    assert run.summary == {}
+    assert "or a part of it, has not ended, or was killed" in run.remarks()[0]
 
 
 def test_a_run_that_does_not_learn_is_diagnosed(tmp_path: Path):
@@ -314,6 +339,33 @@ def test_what_is_no_whole_run_is_told_in_a_sentence(tmp_path: Path):
         damaged = make_run(tmp_path / f"c{number}/version_0", 0, [1.0])
         (damaged / name).write_text(text)
         refuse(damaged, f"{name} is damaged")
+    for number, (key, message) in enumerate(
+        [("seconds", "summary.json is damaged: it has no seconds"), ("actors", "it has no actors"),
+         ("stamp", "it has no stamp")]
+    ):  # fmt: skip
+        path = make_run(tmp_path / f"d{number}/version_0", 0, [1.0]) / "summary.json"
+        summary = json.loads(path.read_text())
+        del summary[key]
+        path.write_text(json.dumps(summary))
+        refuse(path.parent, message)
+    part = make_run(tmp_path / "e/version_0", 0, [1.0], versions={"lrl": "0.1.0"})
+    refuse(part, r"its protocol stamp has no versions\.torch")
+
+
+def test_files_of_scores_that_are_wrong_are_refused_in_a_sentence(tmp_path: Path):
+    def refuse(path: Path, message: str, of_others: bool = False) -> None:
+        with pytest.raises(ConfigError, match=message) as caught:
+            read_results(path, of_others)
+        assert "\n" not in str(caught.value)
+
+    (tmp_path / "x.csv").write_text("algorithm,game,score\nx,Pong,1\n")
+    refuse(tmp_path / "x.csv", "has no column task:")
+    (tmp_path / "x.csv").write_text("task,score,seed\nPong,1,0\n")
+    refuse(tmp_path / "x.csv", "has no column algorithm:", of_others=True)
+    (tmp_path / "x.csv").write_text("task,mean\nPong,1\n")
+    refuse(tmp_path / "x.csv", "has no column score:")
+    (tmp_path / "x.csv").write_text("task,score,outcome\nPong,,failed\n")
+    refuse(tmp_path / "x.csv", "has no scores: all of its runs failed")
     (tmp_path / "x.csv").write_text("task,score\nPong,\n")
     refuse(tmp_path / "x.csv", "line 2: a task and its score are needed")
     (tmp_path / "x.csv").write_text("task,score\nPong,nan\n")

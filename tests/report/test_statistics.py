@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from statistics import fmean
 
 import numpy as np
@@ -11,7 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrl.report.statistics import interquartile_mean, interquartile_mean_interval, summarise
+from lrl.report.statistics import (
+    improvement,
+    interquartile_mean,
+    interquartile_mean_interval,
+    summarise,
+)
 
 scores = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12)
 
@@ -142,3 +148,17 @@ def test_a_single_score_says_nothing_of_its_variation(groups):
 def test_scores_that_are_no_numbers_are_refused():
     with pytest.raises(ValueError, match=r"scores must be finite numbers, got \[ 1\. nan\]"):
         summarise([[1.0, float("nan")]])
+
+
+def test_the_probability_of_improvement_is_its_naive_twin_and_takes_no_memory_for_pairs():
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(4, size=(50, 7)) / 3.0, rng.integers(4, size=(50, 5)) / 3.0
+    naive = [np.mean([(a > b) + 0.5 * (a == b) for a in xs for b in ys])
+             for xs, ys in zip(x, y, strict=True)]  # fmt: skip
+    assert improvement([x, y]) == pytest.approx(np.array(naive))
+    many = [rng.normal(size=(100, 500)) for _ in range(2)]
+    tracemalloc.start()
+    improvement(many)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20e6  # all pairs at once are 200 MB

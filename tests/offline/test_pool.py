@@ -154,7 +154,7 @@ def test_a_dataset_that_does_not_fit_is_refused_before_anything_starts(tmp_path)
             fit(tmp_path, offline(name, **settings), **(agent or {}))
         return str(caught.value)
 
-    assert "cannot be read: Dataset identity/random-v0 not found locally" in said()
+    assert "cannot be read: The data path" in said()
     made = create("identity/random-v0", episodes=3)
     rows = made.total_steps + 3
     assert f"set replay.capacity to at least {rows}" in said(replay=ReplayConfig(rows - 1, 8))

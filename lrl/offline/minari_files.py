@@ -72,14 +72,20 @@ class MinariEpisodes:
         return None if made is None else made.id
 
     def __iter__(self) -> Iterator[RecordedEpisode]:
-        """Read one episode after the other.
+        """Read all episodes; see `since`."""
+        return self.since(0)
+
+    def since(self, number: int) -> Iterator[RecordedEpisode]:
+        """Read one episode after the other, from one on.
+
+        Args:
+            number: Of the first one, from 0.
 
         Raises:
             ConfigError: One is not what the dataset says.
         """
-        number = 0
         try:
-            for episode in self._dataset.iterate_episodes():
+            for episode in self._dataset.iterate_episodes(range(number, self.episodes)):
                 yield self._read(episode)
                 number += 1
         except (AssertionError, KeyError, OSError, TypeError, ValueError) as error:

@@ -152,10 +152,10 @@ def test_reading_goes_on_where_it_stopped_in_the_same_dataset():
 
 
 def test_a_dataset_with_more_steps_than_it_says_is_damaged(tmp_path):
-    create("identity/random-v0", episodes=2, steps=20)
+    create("identity/random-v0", episodes=2, steps=10)
     file = tmp_path / "minari/identity/random-v0/data/metadata.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "total_steps": 20}))
-    with pytest.raises(ConfigError, match="has 40 steps, but says that it has 20: it is damaged"):
+    file.write_text(json.dumps({**json.loads(file.read_text()), "total_steps": 10}))
+    with pytest.raises(ConfigError, match="has 20 steps, but says that it has 10: it is damaged"):
         next(begun("identity/random-v0").poll(60.0))
 
 
@@ -167,6 +167,7 @@ def test_an_offline_run_goes_on_online_and_back(tmp_path):
         EnvConfig("lrl/Identity-v0"),
         actors=ActorConfig(0, 1),
         replay=ReplayConfig(capacity=2000, batch_size=32, n_step=1, gamma=0.9),
+        rate=RateLimiterConfig(samples_per_insert=8.0, warm_up_env_steps=20),
         evaluation=EvaluationConfig(episodes=2, test_episodes=4),
         learner_threads=1,
     )

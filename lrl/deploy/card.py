@@ -19,6 +19,8 @@ from lrl.parts.recipe import TRUSTED_PACKAGES
 from lrl.report.contents import text
 from lrl.types import ConfigError
 
+_EXTRAS = {"lrl.envs.minatar": "minatar", "gymnasium.envs.box2d": "box2d"}
+"""What environments need beside lrl, by where they are."""
 _LOCAL_LINES = ("sizes:", "goes on:")  # of the files where it was trained
 _CARD = """---
 {metadata}
@@ -158,13 +160,15 @@ def _known_packages() -> set[str]:
     return {*TRUSTED_PACKAGES, *safety.ENVIRONMENTS}
 
 
-def _says_who_registers(environment: Mapping[str, Any]) -> bool:
-    """Return whether whoever has lrl has the environment, or is told of the module it needs."""
-    name = environment["id"]
-    if environment.get("factory") or ":" in name or "atari" in environment:
-        return True
-    entry = getattr(gymnasium.registry.get(name), "entry_point", None)
-    return isinstance(entry, str) and re.split(r"[.:]", entry)[0] in _known_packages()
+def _registered(environment: Mapping[str, Any]) -> str | None:
+    """Return the import path of an environment that its id alone names; empty if not known here.
+
+    None: it is named otherwise, or is Atari's.
+    """
+    if environment.get("factory") or ":" in environment["id"] or "atari" in environment:
+        return None
+    entry = getattr(gymnasium.registry.get(environment["id"]), "entry_point", None)
+    return entry if isinstance(entry, str) else ""
 
 
 def _title(found: Mapping[str, Any]) -> str:
@@ -201,26 +205,24 @@ def _metadata(found: Mapping[str, Any], address: str, score: CardScore | None) -
 
 def _needs(found: Mapping[str, Any]) -> str:
     modules, environment = foreign_modules(found), found["stamp"]["environment"]
-    name = environment["id"]
-    if not _says_who_registers(environment):
-        also = (
-            f" It also names {', '.join(f'`{module}`' for module in modules)}." if modules else ""
-        )
-        return (
-            f"Its environment `{name}` is of no package that lrl knows: import what registers it "
-            f"first (on the command line: `--modules MODULE`).{also}"
-        )
-    if not modules:
-        extra = " The environment needs an extra: `pip install 'lrl[minatar]'`."
-        needs_extra = name.startswith("lrl/MinAtar") and not environment.get("factory")
-        return (
-            "What it names is part of lrl, or of torch, Gymnasium or ale-py, which come with it."
-            + extra * needs_extra
-        )
+    entry = _registered(environment)
     named = ", ".join(f"`{module}`" for module in modules)
-    return (
-        f"It names code of its author's, which is not here: {named}. Read that code, install it "
-        f"and import it first (on the command line: `--modules {' '.join(modules)}`)."
+    if entry is not None and re.split("[.:]", entry)[0] not in _known_packages():
+        also = f" It also names code of its author's: {named}." if modules else ""
+        return (
+            f"Its environment `{environment['id']}` is of no package that lrl knows: import what "
+            f"registers it first (on the command line: `--modules MODULE`).{also}"
+        )
+    if modules:
+        return (
+            f"It names code of its author's, which is not here: {named}. Read that code, install "
+            f"it and import it first (on the command line: `--modules {' '.join(modules)}`)."
+        )
+    extras = [extra for place, extra in _EXTRAS.items() if (entry or "").startswith(place)]
+    return "What it names is part of lrl, or of torch, Gymnasium or ale-py, which come with it." + (
+        "".join(
+            f" The environment needs an extra: `pip install 'lrl[{extra}]'`." for extra in extras
+        )
     )
 
 

@@ -142,8 +142,8 @@ def test_reading_goes_on_where_it_stopped_in_the_same_dataset():
     state = pool.state_dict()
     later = begun("identity/random-v0")
     later.load_state_dict(state)
-    rest = [delivery.episodes for delivery in later.poll(60.0)]
-    assert rest == [delivery.episodes for delivery in reading]
+    rest = [delivery.rows[0].frame.tolist() for delivery in later.poll(60.0)]
+    assert rest == [delivery.rows[0].frame.tolist() for delivery in reading]
     assert [len(first), len(rest)] == [2, 3]
     assert later.state_dict() == pool.state_dict()
     create("identity/other-v0", episodes=6)

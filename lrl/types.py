@@ -31,6 +31,11 @@ class ConfigError(ValueError):
     """A setting is wrong: the message names it, its value and the fix. The CLI exits with 2."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return what an error says first, or of what kind it is where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 class RowKind(IntEnum):
     """What a row of a stream is (docs/architecture.md, "Streams")."""
 

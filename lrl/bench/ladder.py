@@ -23,7 +23,7 @@ from lrl.bench.measure import Measurement, compared
 from lrl.bench.workloads import WORKLOADS, hand_out, make_batch
 from lrl.callbacks import NonFiniteGuard
 from lrl.learner.dqn import DQN
-from lrl.types import Batch
+from lrl.types import Batch, first_line
 
 _BATCHES = 4  # that take turns, so that none of them stays in a cache
 _WARM_UP = 40
@@ -135,7 +135,7 @@ def _remarked(remarks: list[str], label: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        remarks.append(f"{label}: {str(error).splitlines()[0]}")
+        remarks.append(f"{label}: {first_line(error)}")
 
 
 def _measured(name: str, side: Side, device: str, updates: int, rounds: int) -> _Windows:

@@ -23,7 +23,9 @@ from lrl.checkpoints.atomic_files import digest_of, sync_file
 from lrl.checkpoints.compatibility import differing_settings
 from lrl.checkpoints.plain_state import decode, read_arrays
 from lrl.envs.config import without_unused
+from lrl.processes.memory import available_bytes
 from lrl.replay.experience import StoredExperience
+from lrl.replay.replay import check_memory
 from lrl.replay.streams import IndexArray, Streams
 from lrl.types import EnvSpec
 
@@ -188,13 +190,16 @@ def read_streams(folder: Path, manifest: Manifest) -> tuple[Streams, EnvSpec]:
 
     Raises:
         SavedReplayError: It is damaged, or was no replay.
+        ConfigError: Its rows do not fit into the memory.
         OSError: A file could not be read.
     """
     settings = manifest.settings
     if "replay" not in settings:
         raise SavedReplayError(f"{folder / manifest.name} is of a data.experience, not of a replay")
     spec, num_streams = EnvSpec.of(settings["env_spec"]), settings["number of environments"]
-    streams = Streams(spec, settings["replay"]["capacity"] // num_streams, num_streams)
+    capacity, whose = settings["replay"]["capacity"], " to read the saved replay"
+    check_memory(spec, capacity, num_streams, None, available=available_bytes(), whose=whose)
+    streams = Streams(spec, capacity // num_streams, num_streams)
     _read(folder, manifest, streams)
     return streams, spec
 

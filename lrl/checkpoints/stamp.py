@@ -30,7 +30,6 @@ STAMP_KEY = "lrl"
 _FORMAT = 1
 """The format of checkpoints: raised when older ones can no longer be read, or need a migration."""
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py", "numpy")
-_TRUSTED = ("", "lrl", "gymnasium", "ale_py")
 
 
 def make_stamp(env: EnvConfig, evaluation: EvaluationConfig, **training: int) -> dict[str, Any]:
@@ -93,8 +92,8 @@ def check_format(stamp: Mapping[str, Any]) -> None:
 def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
     """Return the settings of the environment in which a stamp's score was measured.
 
-    What they name is imported when the environment is made, so it must be Gymnasium's or lrl's, or
-    imported already.
+    What they name is imported when the environment is made, so it must be of one of
+    `lrl.parts.safety.ENVIRONMENTS`, or imported already.
 
     Raises:
         ConfigError: Another version of lrl wrote them, a stamp cannot hold them, or they name a
@@ -115,7 +114,8 @@ def env_of(stamp: Mapping[str, Any]) -> EnvConfig:
         )
     paths = [settings["id"].rpartition(":")[0], *(w["path"] for w in settings["wrappers"])]
     for module in paths:
-        if module.partition(".")[0] not in _TRUSTED and not _is_imported(module):
+        root = module.partition(".")[0]
+        if root not in ("", *safety.ENVIRONMENTS) and not _is_imported(module):
             raise ConfigError(
                 f"the checkpoint's environment needs {module}: import it before (on the command "
                 f"line: --modules {_module_of(module)})"

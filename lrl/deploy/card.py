@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from lrl.checkpoints.stamp import flatten
 from lrl.deploy.hub import ADDRESS
+from lrl.parts import safety
+from lrl.parts.recipe import TRUSTED_PACKAGES
 from lrl.report.contents import text
 from lrl.types import ConfigError
 
-_SAFE_ROOTS = ("lrl", "torch", "gymnasium", "ale_py")
+_EXTRAS = {"lrl.envs.minatar": "minatar", "gymnasium.envs.box2d": "box2d"}
+"""What environments need beside lrl, by where they are."""
 _LOCAL_LINES = ("sizes:", "goes on:")  # of the files where it was trained
 _CARD = """---
 {metadata}
@@ -70,10 +76,12 @@ class CardScore:
     Attributes:
         value: Mean return, with its standard deviation where it is known.
         source: Which episodes it is of.
+        stamp: How they were played.
     """
 
     value: float | str
     source: str
+    stamp: Mapping[str, Any]
 
 
 def score_of(found: Mapping[str, Any], file: str | None) -> CardScore | None:
@@ -97,6 +105,7 @@ def score_of(found: Mapping[str, Any], file: str | None) -> CardScore | None:
             best,
             f"the {episodes} evaluation episodes in training by which this checkpoint was chosen, "
             "so that it is optimistic",
+            stamp,
         )
     try:
         scores = json.loads(Path(file).read_text())["scores"]
@@ -130,7 +139,7 @@ def model_card(
         environment=found["environment"],
         address=f"{ADDRESS}{address}",
         needs=_needs(found),
-        score=_said_score(found, score),
+        score=_said_score(score, found["stamp"]),
         training="\n".join(line for line in lines if not line.startswith(_LOCAL_LINES)),
         files="\n".join(f"- `{name}`: {meaning}" for name, meaning in files.items()),
     )
@@ -144,7 +153,22 @@ def foreign_modules(found: Mapping[str, Any]) -> list[str]:
     paths += [environment["factory"]] if environment.get("factory") else []
     modules = {path.rpartition(".")[0] for path in paths}
     modules |= {environment["id"].rpartition(":")[0]} - {""}
-    return sorted(name for name in modules if name.partition(".")[0] not in _SAFE_ROOTS)
+    return sorted(name for name in modules if name.partition(".")[0] not in _known_packages())
+
+
+def _known_packages() -> set[str]:
+    return {*TRUSTED_PACKAGES, *safety.ENVIRONMENTS}
+
+
+def _registered(environment: Mapping[str, Any]) -> str | None:
+    """Return the import path of an environment that its id alone names; empty if not known here.
+
+    None: it is named otherwise, or is Atari's.
+    """
+    if environment.get("factory") or ":" in environment["id"] or "atari" in environment:
+        return None
+    entry = getattr(gymnasium.registry.get(environment["id"]), "entry_point", None)
+    return entry if isinstance(entry, str) else ""
 
 
 def _title(found: Mapping[str, Any]) -> str:
@@ -180,26 +204,40 @@ def _metadata(found: Mapping[str, Any], address: str, score: CardScore | None) -
 
 
 def _needs(found: Mapping[str, Any]) -> str:
-    modules = foreign_modules(found)
-    if not modules:
-        return "All that it names is part of lrl, torch, Gymnasium or ale-py."
+    modules, environment = foreign_modules(found), found["stamp"]["environment"]
+    entry = _registered(environment)
     named = ", ".join(f"`{module}`" for module in modules)
-    return (
-        f"It names code of its author's, which is not here: {named}. Read that code, install it "
-        f"and import it first (on the command line: `--modules {' '.join(modules)}`)."
+    if entry is not None and re.split("[.:]", entry)[0] not in _known_packages():
+        also = f" It also names code of its author's: {named}." if modules else ""
+        return (
+            f"Its environment `{environment['id']}` is of no package that lrl knows: import what "
+            f"registers it first (on the command line: `--modules MODULE`).{also}"
+        )
+    if modules:
+        return (
+            f"It names code of its author's, which is not here: {named}. Read that code, install "
+            f"it and import it first (on the command line: `--modules {' '.join(modules)}`)."
+        )
+    extras = [extra for place, extra in _EXTRAS.items() if (entry or "").startswith(place)]
+    return "What it names is part of lrl, or of torch, Gymnasium or ale-py, which come with it." + (
+        "".join(
+            f" The environment needs an extra: `pip install 'lrl[{extra}]'`." for extra in extras
+        )
     )
 
 
-def _said_score(found: Mapping[str, Any], score: CardScore | None) -> str:
-    stamp = found["stamp"]
+def _said_score(score: CardScore | None, stamp: Mapping[str, Any]) -> str:
+    if score is None:
+        return f"It was not scored. {_protocol(stamp)}"
+    return f"Mean return {score.value}: {score.source}. {_protocol(score.stamp)}"
+
+
+def _protocol(stamp: Mapping[str, Any]) -> str:
     evaluation = stamp["evaluation"]
-    protocol = (
+    return (
         f"Protocol `{stamp['protocol']}`: raw rewards, epsilon {evaluation['epsilon']:g}, at most "
         f"{evaluation['max_frames_per_episode']:,} frames an episode."
     )
-    if score is None:
-        return f"It was not scored. {protocol}"
-    return f"Mean return {score.value}: {score.source}. {protocol}"
 
 
 def _measured(score: Mapping[str, Any]) -> CardScore:
@@ -209,4 +247,5 @@ def _measured(score: Mapping[str, Any]) -> CardScore:
         f"mean and standard deviation over {score['episodes']} episodes of the seeds "
         f"{score['first_seed']} to {score['last_seed']}, which neither training nor its "
         "evaluations use",
+        score["stamp"],
     )

@@ -65,7 +65,7 @@ def export(ckpt_path: str, output: str, overwrite: bool = False) -> Path:
         parts = ", ".join(type(part).__name__ for part in _parts(graph))
         raise ConfigError(
             f"checkpoint {ckpt_path} cannot be exported to {path.suffix}, since torch does not "
-            f"follow a part of its network ({parts}): {reason(error).splitlines()[0]}"
+            f"follow a part of its network ({parts}): {reason(error)}"
         ) from error
     _check_alike(graph, run, path)
     description = json.dumps(_description(agent, graph, path), indent=2).encode()

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lrl.types import ConfigError
+from lrl.types import ConfigError, first_line
 
 ADDRESS = "hub:"
 """How the address of an agent begins: `hub:owner/name`, or `hub:owner/name@revision`."""
@@ -71,12 +71,12 @@ def blamed(repo_id: str, revision: str = "") -> Iterator[None]:
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
-        why = f"({status}); {_LOG_IN}" if status in (401, 403) else f"({_first_line(error)})"
+        why = f"({status}); {_LOG_IN}" if status in (401, 403) else f"({first_line(error)})"
         raise ConfigError(f"the hub refuses this for repository {repo_id!r} {why}") from error
     except (errors.HTTPError, OSError) as error:
         raise ConfigError(
             f"the hub cannot be reached for repository {repo_id!r}, nor is what is asked for on "
-            f"this machine: {_first_line(error)}"
+            f"this machine: {first_line(error)}"
         ) from error
 
 
@@ -91,7 +91,3 @@ def check_logged_in() -> None:
 
 
 _LOG_IN = "log in (hf auth login) or set HF_TOKEN"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -14,6 +14,9 @@ from lrl.deploy.hub import ADDRESS, CHECKPOINT, blamed, check_logged_in, import_
 from lrl.report.contents import contents
 from lrl.types import ConfigError
 
+_OF_EARLIER_PUSHES = ["config.yaml", "scores.json", "replay.*"]
+"""What is of the agent that was there before, unless this push brings it anew."""
+
 
 def push(
     ckpt_path: str,
@@ -27,8 +30,8 @@ def push(
     """Push an agent to the Hugging Face Hub: checkpoint, model card, protocol stamp, settings.
 
     The checkpoint is the file as it is, so that others can go on from it; config.yaml is the run's,
-    if it has one. Look at all of it first with --output FOLDER, which needs no network. Needs the
-    extra `hub` and a token (hf auth login, or HF_TOKEN).
+    if it lies where the run left it. Look at all of it first with --output FOLDER, which needs no
+    network. Needs the extra `hub` and a token (hf auth login, or HF_TOKEN).
 
     Args:
         ckpt_path: Checkpoint that lrl wrote.
@@ -69,10 +72,11 @@ def _write(folder: Path, ckpt_path: str, address: str, film: str | None, score: 
     """Write what a repository holds to an empty folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"output {str(folder)!r} must be a new or an empty folder")
-    found, config = contents(ckpt_path), Path(ckpt_path).parents[1] / "config.yaml"
-    known, copies = score_of(found, score), {CHECKPOINT: Path(ckpt_path)}
+    found, path = contents(ckpt_path), Path(ckpt_path).resolve()
+    known, copies = score_of(found, score), {CHECKPOINT: path}
     files = {CHECKPOINT: "the checkpoint", "stamp.json": "its protocol stamp"}
-    if config.is_file():
+    config = path.parent.parent / "config.yaml"
+    if path.parent.name == "checkpoints" and config.is_file():  # else it may be anybody's
         copies["config.yaml"] = config
         files["config.yaml"] = "all settings of the run (a configuration is code: read it first)"
     if score is not None:
@@ -102,5 +106,9 @@ def _upload(api: Any, folder: Path, repo_id: str, private: bool, revision: str |
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     api.upload_folder(
-        repo_id=repo_id, folder_path=folder, revision=revision, commit_message="Push by lrl"
+        repo_id=repo_id,
+        folder_path=folder,
+        revision=revision,
+        commit_message="Push by lrl",
+        delete_patterns=_OF_EARLIER_PUSHES,
     )

@@ -6,7 +6,7 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -360,6 +360,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
                 trainer.global_step,
                 name,
             )
+            self._check_source(dataset, state["source"])
         except (SavedReplayError, OSError) as error:
             _log.warning(
                 "the replay saved with %s is left out, and filled to its minimum again: %s",
@@ -374,6 +375,18 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             dataset.stored.streams.num_rows,
             time.monotonic() - started,
         )
+
+    def _check_source(self, dataset: ReplayDataset, source: Mapping[str, Any]) -> None:
+        """Check that a finite pool goes on behind the rows that are restored, or clear them."""
+        name = type(self.pool).__name__
+        if self.pool is None or not self.pool.is_finite:
+            return
+        if not source.get("actor") or source.get("pool") != name:
+            dataset.stored.streams.clear()
+            raise SavedReplayError(
+                f"data.pool {name} brings all rows, and those of {source.get('pool') or 'actors'} "
+                "would be learnt from beside them"
+            )
 
     def check(self) -> bool:
         """Raise if a signal asks for the end, or if another rank is gone.
@@ -439,14 +452,14 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         if pool is None and self.num_actors == 0:
             pool = self._local_pool(dataset)
         pool = pool or self._background_pool(dataset.experience.needs_values)
-        if pool.is_finite and not dataset.restores_actor:
+        if pool.is_finite and not dataset.goes_on(type(pool)):
             dataset.count_afresh()
         pool.start(module.online, dataset.env_steps_offset * slot.world_size)
         return pool
 
     def _local_pool(self, dataset: ReplayDataset) -> LocalPool:
         trainer, count = self._trainer(), self.actors.envs_per_actor
-        if saves_replay(trainer) or dataset.restores_actor:  # single ones can be saved
+        if saves_replay(trainer) or dataset.goes_on(LocalPool):  # single ones can be saved
             singles = [make_envs(self.env, 1, training=True) for _ in range(count)]
             envs = RestorableEnvs(singles, TRAINING_SEED_FLOOR)
         else:  # the learner waits while they step

@@ -87,12 +87,16 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         self.saved_replay = ""
         self.replay_to_restore = ""
         self._pool_state: dict[str, Any] = {}
+        self._pool_name: str | None = None
         self._generators: dict[str, Any] | None = None  # until the pool has started
 
-    @property
-    def restores_actor(self) -> bool:
-        """Whether the pool goes on: an actor within its episodes, a finite pool behind its rows."""
-        return bool(self._pool_state)
+    def goes_on(self, pool: type[ActorPool]) -> bool:
+        """Return whether such a pool goes on where one was when the rows were saved.
+
+        An actor does within its episodes, a finite pool behind its rows. The state is of the class
+        that wrote it alone; replays that were saved before classes were do not say which it was.
+        """
+        return bool(self._pool_state) and self._pool_name in (None, pool.__name__)
 
     @property
     def env_steps(self) -> int:
@@ -195,7 +199,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             raise RuntimeError("the dataset is closed; build a new datamodule to train again")
         if self.pool is None:
             self.pool = self._start_pool(self)
-            if self._pool_state:
+            if self.goes_on(type(self.pool)):
                 self.pool.load_state_dict(self._pool_state)
             if self._generators is not None:  # at last, since all before may have drawn from them
                 load_generator_states(self._generators)
@@ -266,9 +270,20 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
                 self._take(delivery)
                 if self._can_sample():
                     break
+            if not taken:
+                self._check_drawable(pool)
             if not taken and time.perf_counter() - asked < _PAUSE_SECONDS:
                 time.sleep(_PAUSE_SECONDS)  # the pool did not wait itself
         self.wait_seconds += time.perf_counter() - started
+
+    def _check_drawable(self, pool: ActorPool) -> None:
+        """Check that something can be drawn once a finite pool has brought all."""
+        if pool.is_finite and self.limiter.can_sample() and not self.experience.can_draw():
+            raise ConfigError(
+                f"data.pool {type(pool).__name__} has brought all of its {self.env_steps} steps, "
+                "but nothing can be learnt from them: its episodes are shorter than replay.n_step "
+                "or replay.sequences need, and do not say that they end; lower those"
+            )
 
     def count_afresh(self) -> None:
         """Forget the steps and episodes of earlier sessions, whose rows will come again."""
@@ -290,8 +305,10 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         }
         if not with_rows:
             return {**state, "saved_replay": self.saved_replay}
-        pool = self.pool.state_dict() if self.pool else self._pool_state
-        source = {**self.rollout.state_dict(), "actor": pool}
+        pool, name = self._pool_state, self._pool_name
+        if self.pool:
+            pool, name = self.pool.state_dict(), type(self.pool).__name__
+        source = {**self.rollout.state_dict(), "actor": pool, "pool": name}
         return {**state, "limiter": self.limiter.state_dict(), "source": source}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -306,6 +323,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             self.limiter.load_state_dict(state["limiter"])
             self.rollout.load_state_dict(state["source"])
             self._pool_state = state["source"].get("actor", {})
+            self._pool_name = state["source"].get("pool")
             self._generators = state["generators"]
         else:
             self.replay_to_restore = state.get("saved_replay", "")

@@ -19,7 +19,8 @@ class ConservativeDQN(DQN):
 
     Without actors nobody finds out that the value of an action which the data does not hold is too
     high; the term pulls all values down and that of the action taken up. It is of the head's
-    expected values, whatever else the head represents.
+    expected values, whatever else the head represents. Each learner step takes the observations
+    through the online network once more than `DQN` does, whose loss keeps its values to itself.
 
     Reference: Kumar et al. 2020, https://arxiv.org/abs/2006.04779, equation 4.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec as Registered
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.checkpoints.files import read_checkpoint
@@ -38,10 +37,10 @@ def dataset(
 ) -> tuple[int, int]:
     """Write the replay that was saved with a checkpoint, or fresh episodes, as a Minari dataset.
 
-    The replay is there if the run had `actor_learner.checkpoint_replay: true`. Fresh episodes are
-    played by the checkpoint's agent in the environment of its evaluation, with raw rewards.
-    Observations are what the agent takes, with all its preprocessing; actions are numbered from 0.
-    It lies where Minari's own lie (MINARI_DATASETS_PATH).
+    The replay is there if the run had `actor_learner.checkpoint_replay: true`; no environment is
+    made for it. Fresh episodes are played by the checkpoint's agent in that of its evaluation, with
+    raw rewards. Observations have all preprocessing; actions are numbered from 0. The dataset lies
+    where Minari's own lie (MINARI_DATASETS_PATH).
 
     Args:
         ckpt_path: Checkpoint that lrl wrote.
@@ -56,7 +55,7 @@ def dataset(
 
     Raises:
         ConfigError: An argument is wrong, the name is taken, the extra `minari` is not installed,
-            or no replay was saved.
+            no replay was saved, or it holds no whole step.
     """
     check_new(dataset_id)
     if episodes is None:
@@ -73,16 +72,18 @@ def dataset(
         source, spec = _played(policy, episodes, seed), policy.spec
         environment = policy.agent.stamp["environment"]
         origin = f"{episodes} episodes of {Path(ckpt_path).name} with epsilon {policy.epsilon:g}"
-    settings = read_checkpoint(ckpt_path)["hyper_parameters"]
-    description = (
+    algorithm = _algorithm(read_checkpoint(ckpt_path)["hyper_parameters"])
+    about = _described(origin, environment)
+    found = write_dataset(dataset_id, spec, source, _made_by(environment), algorithm, about)
+    print(f"written: {dataset_id}, {found[0]:,} episodes, {found[1]:,} steps")
+    return found
+
+
+def _described(origin: str, environment: Mapping[str, Any]) -> str:
+    return (
         f"Written by lrl: {origin}. Observations are those of this environment with all of lrl's "
         f"preprocessing, actions are numbered from 0: {json.dumps(environment, default=str)}"
     )
-    found = write_dataset(
-        dataset_id, spec, source, _made_by(environment), _algorithm(settings), description
-    )
-    print(f"written: {dataset_id}, {found[0]:,} episodes, {found[1]:,} steps")
-    return found
 
 
 def _check_fresh(episodes: int, seed: int) -> None:
@@ -144,18 +145,27 @@ def _play(policy: TrainedPolicy, env: gymnasium.Env, seed: int, limit: int) -> R
     return RecordedEpisode(seen, actions, rewards, terminated, truncated, mask)
 
 
-def _made_by(settings: Mapping[str, Any]) -> Registered | None:
-    """Return what Gymnasium alone makes the same environment from; None if it cannot."""
+def _made_by(settings: Mapping[str, Any]) -> str | None:
+    """Return what Gymnasium alone makes the same environment from, as JSON; None if it cannot.
+
+    It is looked up in the registry as it is: nothing is imported.
+    """
     preprocessed = settings.get("wrappers") or settings.get("frame_stack", 1) > 1
-    if preprocessed or "factory" in settings or "atari" in settings:
+    known = gymnasium.registry.get(settings["id"].rpartition(":")[2])
+    if preprocessed or "factory" in settings or "atari" in settings or known is None:
         return None
-    made = copy.deepcopy(gymnasium.spec(settings["id"]))
-    made.kwargs = {**made.kwargs, **settings["kwargs"]}
-    if settings["max_episode_steps"] is not None:
-        made.max_episode_steps = settings["max_episode_steps"]
-    return made
+    limit = settings["max_episode_steps"]
+    made = replace(
+        known,
+        kwargs={**known.kwargs, **settings["kwargs"]},
+        max_episode_steps=known.max_episode_steps if limit is None else limit,
+    )
+    try:
+        return made.to_json()
+    except (TypeError, ValueError):  # it was registered with a class, or holds other objects
+        return None
 
 
 def _algorithm(settings: Mapping[str, Any]) -> str:
     names = [settings[name]["class_path"].rpartition(".")[2] for name in ("head", "bootstrap")]
-    return f"lrl.DQN with {names[0]} and {names[1]}"
+    return f"lrl agent with {names[0]} and {names[1]}"

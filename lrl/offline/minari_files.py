@@ -12,14 +12,13 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from gymnasium.envs.registration import EnvSpec as Registered
 from gymnasium.spaces import Space
 
 from lrl.deploy.played_env import action_space, observation_space
 from lrl.envs.gym import spec_from_spaces
 from lrl.envs.spaces import Choices, ObservationLeaves
 from lrl.offline.episodes import RecordedEpisode, described, stacked
-from lrl.types import ConfigError, EnvSpec, map_leaves, whole_of
+from lrl.types import ConfigError, EnvSpec, first_line, map_leaves, whole_of
 
 
 def import_minari() -> Any:
@@ -43,18 +42,19 @@ class MinariEpisodes:
         spec: The environment.
 
     Raises:
-        ConfigError: There is no such dataset, it is empty, or it has other spaces.
+        ConfigError: There is no such dataset, it is empty or damaged, or it has other spaces.
     """
 
     def __init__(self, dataset_id: str, spec: EnvSpec) -> None:
-        minari = import_minari()
         self._spec, self._whose = spec, f"dataset {dataset_id!r}"
         try:
-            self._dataset = minari.load_dataset(dataset_id)
-        except (OSError, ValueError, KeyError) as error:
+            self._dataset = _load(dataset_id)
+        except (AssertionError, ImportError, KeyError, OSError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(
-                f"{self._whose} cannot be read: {str(error).splitlines()[0]} (minari list local "
-                "shows what is here, minari download fetches one)"
+                f"{self._whose} cannot be read: {first_line(error)} (minari list local shows what "
+                "is here, minari download fetches one)"
             ) from error
         self.episodes = int(self._dataset.total_episodes)
         self.env_steps = int(self._dataset.total_steps)
@@ -72,14 +72,20 @@ class MinariEpisodes:
         return None if made is None else made.id
 
     def __iter__(self) -> Iterator[RecordedEpisode]:
-        """Read one episode after the other.
+        """Read all episodes; see `since`."""
+        return self.since(0)
+
+    def since(self, number: int) -> Iterator[RecordedEpisode]:
+        """Read one episode after the other, from one on.
+
+        Args:
+            number: Of the first one, from 0.
 
         Raises:
             ConfigError: One is not what the dataset says.
         """
-        number = 0
         try:
-            for episode in self._dataset.iterate_episodes():
+            for episode in self._dataset.iterate_episodes(range(number, self.episodes)):
                 yield self._read(episode)
                 number += 1
         except (AssertionError, KeyError, OSError, TypeError, ValueError) as error:
@@ -133,11 +139,23 @@ class MinariEpisodes:
             )
 
 
+def _load(dataset_id: str) -> Any:
+    minari, place = import_minari(), _place_of(dataset_id) / "data"
+    storage = import_module("minari.dataset.minari_storage").MinariStorage
+    metadata = storage.read_raw_metadata(place)
+    for name in ("observation_space", "action_space"):
+        if not isinstance(metadata.get(name), str):  # Minari would make what env_spec names
+            raise ValueError(
+                f"its metadata.json has no {name}, and lrl makes no environment to find it out"
+            )
+    return minari.load_dataset(dataset_id)
+
+
 def write_dataset(
     dataset_id: str,
     spec: EnvSpec,
     episodes: Iterable[RecordedEpisode],
-    env: Registered | None,
+    env: str | None,
     algorithm: str,
     description: str,
 ) -> tuple[int, int]:
@@ -147,7 +165,7 @@ def write_dataset(
         dataset_id: Its name, `group/name-v0`.
         spec: The environment.
         episodes: What was experienced.
-        env: Makes the environment anew, where Gymnasium alone can.
+        env: Gymnasium's specification of the environment, as JSON, where it alone can make it.
         algorithm: What acted.
         description: What else there is to say.
 
@@ -155,7 +173,8 @@ def write_dataset(
         The number of episodes and of steps.
 
     Raises:
-        ConfigError: The name is taken or cannot be one, or nothing can be written there.
+        ConfigError: The name is taken or cannot be one, there are no episodes, or nothing can be
+            written there.
     """
     minari = import_minari()
     place = check_new(dataset_id)
@@ -165,13 +184,19 @@ def write_dataset(
             dataset = minari.create_dataset_from_buffers(
                 dataset_id,
                 (_buffer(minari, episode) for episode in episodes),
-                env=env,
                 observation_space=observation_space(spec.observation),
                 action_space=action_space(spec.action),
                 algorithm_name=algorithm,
                 description=description,
                 jpeg_encoding=False,  # frames are the same when they are read again
             )
+        if not dataset.total_steps:
+            raise ConfigError(
+                f"dataset_id {dataset_id!r} would be empty: there is no step whose observation "
+                "after it is stored"
+            )
+        if env is not None:  # given to Minari, it would make the environment
+            dataset.storage.update_metadata({"env_spec": env})
     except BaseException as error:
         shutil.rmtree(place, ignore_errors=True)
         if isinstance(error, OSError):
@@ -187,14 +212,7 @@ def check_new(dataset_id: str) -> Any:
         ConfigError: There is one of that name, or it is no name of a dataset.
     """
     import_minari()
-    parse = import_module("minari.dataset.minari_dataset").parse_dataset_id
-    try:
-        version = parse(dataset_id)[2]
-    except (ValueError, TypeError) as error:
-        raise ConfigError(_no_name(dataset_id)) from error
-    if version is None:
-        raise ConfigError(_no_name(dataset_id))
-    place = import_module("minari.storage.datasets_root_dir").get_dataset_path(dataset_id)
+    place = _place_of(dataset_id)
     if place.exists():
         raise ConfigError(
             f"dataset_id {dataset_id!r} exists in {place}: give another name or version, or "
@@ -203,8 +221,16 @@ def check_new(dataset_id: str) -> Any:
     return place
 
 
-def _no_name(dataset_id: str) -> str:
-    return f"dataset_id is {dataset_id!r}, but must be a name of Minari's such as cartpole/own-v0"
+def _place_of(dataset_id: str) -> Any:
+    """Return the folder of a dataset; no name leads out of that of all."""
+    parse = import_module("minari.dataset.minari_dataset").parse_dataset_id
+    try:
+        parse(dataset_id)
+    except (ValueError, TypeError) as error:  # TypeError: without a version
+        raise ConfigError(
+            f"dataset_id is {dataset_id!r}, but must be a name of Minari's such as cartpole/own-v0"
+        ) from error
+    return import_module("minari.storage.datasets_root_dir").get_dataset_path(dataset_id)
 
 
 def _buffer(minari: Any, episode: RecordedEpisode) -> Any:

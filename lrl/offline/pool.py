@@ -17,7 +17,6 @@ from lrl.offline.minari_files import MinariEpisodes, import_minari
 from lrl.types import ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)
-_LONGEST_SECONDS = 0.5  # without a look at signals
 
 
 class MinariPool(ActorPool):
@@ -42,7 +41,6 @@ class MinariPool(ActorPool):
         if not dataset:
             raise ConfigError("data.pool.init_args.dataset is empty: name a dataset of Minari's")
         self.dataset = dataset
-        self._is_done = False
 
     @override
     def prepare(self, env: EnvConfig, spec: EnvSpec) -> tuple[int, int]:
@@ -62,18 +60,22 @@ class MinariPool(ActorPool):
 
     def start(self, network: QNetwork, run_env_steps: int) -> None:
         """Begin with the first episode."""
-        self._episodes = iter(self._found)
-        self._env_steps = 0
+        self._begin_behind(0, 0)
+
+    def _begin_behind(self, episodes: int, env_steps: int) -> None:
+        self._episodes = self._found.since(episodes)
+        self._episodes_read, self._env_steps_read = episodes, env_steps
 
     def poll(self, timeout: float) -> Iterator[Delivery]:
-        """Yield episodes for half a second, or until there are no more."""
-        until = time.monotonic() + _LONGEST_SECONDS
-        while not self._is_done and time.monotonic() < until:
+        """Yield episodes for so many seconds, or until there are no more."""
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
             episode = next(self._episodes, None)
             if episode is None:
-                self._is_done = True
                 self._check_whole()
-            elif len(episode):
+                return
+            self._episodes_read += 1
+            if len(episode):
                 yield self._delivery(episode)
 
     def close(self, take: Callable[[Delivery], object]) -> None:
@@ -81,14 +83,32 @@ class MinariPool(ActorPool):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"is_done": self._is_done}  # it goes with the rows alone
+        return {
+            **self._identity(),
+            "episodes_read": self._episodes_read,
+            "env_steps_read": self._env_steps_read,
+        }
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._is_done = bool(state.get("is_done"))
+        own = self._identity()
+        saved = {name: state[name] for name in own}
+        if saved != own:
+            raise ConfigError(
+                f"data.pool.init_args.dataset is {own}, but the saved replay holds rows of "
+                f"{saved}: give that dataset, or begin a new run"
+            )
+        self._begin_behind(state["episodes_read"], state["env_steps_read"])
+
+    def _identity(self) -> dict[str, Any]:
+        found = self._found
+        return {"name": self.dataset, "episodes": found.episodes, "env_steps": found.env_steps}
 
     def _delivery(self, episode: RecordedEpisode) -> Delivery:
-        self._env_steps += len(episode)
+        self._env_steps_read += len(episode)
+        if self._env_steps_read >= self._found.env_steps:  # learning begins: nobody asks again
+            self._env_steps_read += sum(map(len, self._episodes))
+            self._check_whole()
         raw = float(episode.reward.sum())
         if self._clip is not None:
             episode = episode._replace(reward=episode.reward.clip(-self._clip, self._clip))
@@ -99,8 +119,8 @@ class MinariPool(ActorPool):
         return Delivery([rows], [Episode(raw, len(episode), float("nan"))])
 
     def _check_whole(self) -> None:
-        if self._env_steps != self._found.env_steps:
+        if self._env_steps_read != self._found.env_steps:
             raise ConfigError(
-                f"dataset {self.dataset!r} has {self._env_steps} steps, but says that it has "
+                f"dataset {self.dataset!r} has {self._env_steps_read} steps, but says that it has "
                 f"{self._found.env_steps}: it is damaged"
             )

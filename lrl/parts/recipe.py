@@ -16,7 +16,8 @@ import numpy as np
 from lrl.parts import safety
 from lrl.types import ConfigError
 
-_TRUSTED_PACKAGES = ("lrl", "torch")
+TRUSTED_PACKAGES = ("lrl", "torch")
+"""Whose classes a checkpoint may name as parts without their being imported before."""
 _PLAIN = (bool, int, float, str, type(None))  # exactly: their subclasses do not load safely
 
 
@@ -128,7 +129,7 @@ def _find(mapping: Mapping[str, Any], name: str) -> Any:
     path = str(mapping.get("class_path"))
     safety.check_path(path, name)
     module, _, attribute = path.rpartition(".")
-    if path.partition(".")[0] not in _TRUSTED_PACKAGES and module not in sys.modules:
+    if path.partition(".")[0] not in TRUSTED_PACKAGES and module not in sys.modules:
         raise ConfigError(f"{name} is a {path}: import {module} before loading the checkpoint")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,21 @@ def test_a_revision_is_a_branch_of_its_own(checkpoint, hub):
         load_policy("hub:me/identity@v2")
 
 
+def test_a_second_push_leaves_nothing_of_the_first_agent(checkpoint, hub, tmp_path, monkeypatch):
+    film = tmp_path / "game.gif"
+    film.write_bytes(b"film")
+    push(str(checkpoint), "me/identity", film=str(film))
+    files = hub.files["me/identity", "main"]
+    files["NOTES.md"] = b"mine"
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    shutil.copyfile(checkpoint, folder / "best.ckpt")
+    (tmp_path / "config.yaml").write_text("somebody: else\n")
+    monkeypatch.chdir(folder)
+    push("best.ckpt", "me/identity")
+    assert files.keys() == {"README.md", "agent.ckpt", "stamp.json", "NOTES.md"}
+
+
 def test_commands_take_an_agent_of_the_hub(checkpoint, hub, capsys):
     push(str(checkpoint), "me/identity")
     assert commands.run("inspect", ["--ckpt_path", "hub:me/identity"]) == 0
@@ -107,7 +123,8 @@ def test_what_is_damaged_on_the_way_is_not_loaded(checkpoint, hub):
 def test_the_card_states_what_the_checkpoint_knows(checkpoint, tmp_path):
     film, folder = tmp_path / "game.mp4", tmp_path / "out"
     film.write_bytes(b"film")
-    evaluate([str(checkpoint)], episodes=5, out=str(tmp_path / "scores"), device="cpu")
+    evaluate([str(checkpoint)], episodes=5, epsilon=0.5, max_frames_per_episode=1000,
+             out=str(tmp_path / "scores"), device="cpu")  # fmt: skip
     score = json.loads((tmp_path / "scores.json").read_text())["scores"][0]["statistics"]
     push(str(checkpoint), "me/identity", film=str(film), score=str(tmp_path / "scores.json"),
          output=str(folder))  # fmt: skip
@@ -127,10 +144,11 @@ def test_the_card_states_what_the_checkpoint_knows(checkpoint, tmp_path):
     value = f"{score['mean']:.2f} +/- {score['std']:.2f}"
     assert (metric["type"], metric["value"]) == ("mean_reward", value)
     assert f"Mean return {value}: mean and standard deviation over 5 episodes of the seeds" in card
+    assert "epsilon 0.5, at most 1,000 frames an episode" in card  # as it was measured
     assert str(checkpoint.parent) not in card
     assert json.loads((folder / "stamp.json").read_text()) == contents(checkpoint)["stamp"]
-    for words in ("lrl.load_policy(\"hub:me/identity\")", "## Limitations", "epsilon 0",
-                  "optimizer:", "written by:", "All that it names is part of lrl"):  # fmt: skip
+    for words in ("lrl.load_policy(\"hub:me/identity\")", "## Limitations",
+                  "optimizer:", "written by:", "What it names is part of lrl"):  # fmt: skip
         assert words in card, words
     with pytest.raises(ConfigError, match="must be a new or an empty folder"):
         push(str(checkpoint), "me/identity", output=str(folder))
@@ -168,6 +186,24 @@ def test_the_card_warns_of_code_that_is_not_lrls(checkpoint, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "names code of its author's, which is not here: `games`, `their.parts`" in card
     assert "their" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("lrl/MinAtarBreakout-v0", "pip install 'lrl[minatar]'"),
+        ("LunarLander-v3", "pip install 'lrl[box2d]'"),
+        ("scripts/Own-v0", "no package that lrl knows: import what registers it first"),
+    ],
+)
+def test_the_card_says_what_the_environment_needs(checkpoint, tmp_path, env_id, words):
+    def name_it(content: dict) -> None:
+        content["lrl"]["environment"] = {**content["lrl"]["environment"], "id": env_id}
+
+    push(str(edited(checkpoint, "other", name_it)), "me/x", output=str(tmp_path / "out"))
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert words in card
+    assert ("What it names is part of lrl" in card) == ("[" in words)
 
 
 def test_mistakes_are_one_sentence_each(checkpoint, hub, monkeypatch):

@@ -56,6 +56,8 @@ class Handler(BaseHTTPRequestHandler):
         for line in lines:
             if line["key"] == "file":
                 files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            if line["key"] == "deletedFile":
+                del files[line["value"]["path"]]
         url = f"{self.base}/{repo}/commit/{'a' * 40}"
         return self._answer(200, {"commitUrl": url, "commitOid": "a" * 40, "success": True})
 
@@ -69,6 +71,13 @@ class Handler(BaseHTTPRequestHandler):
             repo = "/".join(self.path.split("/")[3:5])
             if repo not in self.server.private:
                 return self._missing("RepoNotFound")
+            if "/tree/" in self.path:
+                branch = self.path.partition("/tree/")[2].partition("?")[0]
+                files = self.server.files[repo, branch]
+                return self._answer(200, [
+                    {"type": "file", "path": name, "size": len(content), "oid": "b" * 40}
+                    for name, content in files.items()
+                ])  # fmt: skip
             about = {"id": repo, "private": self.server.private[repo], "sha": "a" * 40}
             return self._answer(200, {**about, "siblings": [], "tags": []})
         owner, name, _, branch, file = self.path.strip("/").split("/", 4)
@@ -98,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("X-Error-Code", code)
         self.finish_with(b"{}")
 
-    def _answer(self, status: int, content: dict[str, Any]) -> None:
+    def _answer(self, status: int, content: Any) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.finish_with(json.dumps(content).encode())

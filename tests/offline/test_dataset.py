@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec as EnvMade
+from gymnasium.spaces import Box, Discrete
 from helpers.checkpoints import trained, untrained
 from helpers.training_runs import make_run, quiet, small_agent, small_data
 
 from lrl import ActorConfig, ActorLearnerCallback, EnvConfig, ReplayConfig
 from lrl.cli import commands
 from lrl.envs import make_spec
+from lrl.envs.toy import Identity
 from lrl.networks import LSTMCore, MultiEncoder
 from lrl.offline.dataset import dataset
 from lrl.offline.episodes import RecordedEpisode, rows_of
@@ -73,7 +79,7 @@ def test_what_minari_reads_says_where_it_comes_from(tmp_path):
     assert found.spec.env_spec.id == "lrl/Identity-v0"
     assert found.recover_environment().spec.max_episode_steps == 7
     metadata = found.storage.metadata
-    assert metadata["algorithm_name"] == "lrl.DQN with ScalarHead and MaxBootstrap"
+    assert metadata["algorithm_name"] == "lrl agent with ScalarHead and MaxBootstrap"
     assert "saved with last.ckpt" in metadata["description"]
     assert not metadata.keys() & {"author", "author_email", "code_permalink"}
     assert all(len(episode) == 7 and episode.truncations[-1] for episode in list(found)[:-1])
@@ -130,6 +136,7 @@ def test_frames_are_kept_to_the_last_bit():
     np.testing.assert_array_equal(found.observation, frames)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:minari")
 def test_what_fails_leaves_no_dataset_behind(tmp_path):
     def broken():
         ends = np.zeros(2, np.bool_)
@@ -140,9 +147,61 @@ def test_what_fails_leaves_no_dataset_behind(tmp_path):
     with pytest.raises(RuntimeError, match="the environment broke"):
         write_dataset("half/made-v0", spec, broken(), None, "none", "")
     assert not minari.list_local_datasets()
-    write_dataset("half/made-v0", spec, [], None, "none", "")
-    with pytest.raises(ConfigError, match=r"dataset 'half/made-v0' holds no steps"):
-        MinariEpisodes("half/made-v0", spec)
+    with pytest.raises(ConfigError, match=r"dataset_id 'half/made-v0' would be empty"):
+        write_dataset("half/made-v0", spec, [], None, "none", "")
+    assert not minari.list_local_datasets()
+    spaces = {"observation_space": Box(0, 1, ()), "action_space": Discrete(2)}
+    minari.create_dataset_from_buffers("half/empty-v0", [], **spaces)
+    with pytest.raises(ConfigError, match=r"dataset 'half/empty-v0' holds no steps"):
+        MinariEpisodes("half/empty-v0", spec)
+
+
+def test_a_saved_replay_becomes_a_dataset_without_any_environment(tmp_path, monkeypatch):
+    checkpoint, _ = saved(tmp_path, EnvConfig("lrl/Identity-v0"))
+
+    def make(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError(f"{args} was made")
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    dataset(str(checkpoint), "own/replay-v0")
+    monkeypatch.undo()
+
+
+def test_environments_of_modules_and_of_classes(tmp_path, monkeypatch):
+    checkpoint = untrained(tmp_path / "one", EnvConfig("lrl.envs.toy:lrl/Identity-v0"))
+    dataset(str(checkpoint), "own/module-v0", episodes=1)
+    assert minari.load_dataset("own/module-v0").env_spec.id == "lrl/Identity-v0"
+    made = replace(gymnasium.spec("lrl/Identity-v0"), id="own/Held-v0", entry_point=Identity)
+    monkeypatch.setitem(gymnasium.registry, "own/Held-v0", made)
+    dataset(str(untrained(tmp_path / "two", EnvConfig("own/Held-v0"))), "own/held-v0", episodes=1)
+    assert minari.load_dataset("own/held-v0").env_spec is None
+
+
+def test_a_dataset_runs_no_code(tmp_path):
+    """Without its spaces Minari would make whatever environment the file names."""
+    place, trace = tmp_path / "minari/evil/code-v0/data", tmp_path / "trace"
+    place.mkdir(parents=True)
+    made = EnvMade("Evil-v0", entry_point="os:mkdir", kwargs={"path": str(trace)})
+    box, spec = (
+        minari.serialization.serialize_space(Box(0, 1, (2,))),
+        EnvSpec.box((2,), "float32", 2),
+    )
+    for spaces in (
+        {},
+        {"observation_space": box},
+        {"observation_space": box, "action_space": None},
+    ):
+        content = {"env_spec": made.to_json(), "data_format": "hdf5", **spaces}
+        (place / "metadata.json").write_text(json.dumps(content))
+        with pytest.raises(ConfigError, match=r"metadata\.json has no (observation|action)_space"):
+            MinariEpisodes("evil/code-v0", spec)
+    for name in (str(place.parent), "../minari/evil/code-v0", "evil/code"):
+        with pytest.raises(ConfigError, match="must be a name of Minari's such as"):
+            MinariEpisodes(name, spec)
+    assert not trace.exists()
+    (place / "metadata.json").write_text("[" * 10)
+    with pytest.raises(ConfigError, match="'evil/code-v0' cannot be read"):
+        MinariEpisodes("evil/code-v0", spec)
 
 
 def test_mistakes_are_named(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from helpers.training_runs import Run, make_run, quiet, small_agent
 
 from lrl import (
+    ActorConfig,
     ActorLearnerCallback,
     EnvConfig,
     EvaluationConfig,
@@ -22,8 +24,11 @@ from lrl import (
     SequenceConfig,
 )
 from lrl.actors.exploration import Greedy
+from lrl.envs import make_spec
 from lrl.networks import LSTMCore
 from lrl.offline import ConservativeDQN, MinariPool
+from lrl.offline.episodes import RecordedEpisode
+from lrl.offline.minari_files import write_dataset
 from lrl.replay import PrioritizedSampler, Rollouts, UniformSampler
 from lrl.types import ConfigError
 
@@ -120,6 +125,77 @@ def test_a_run_that_goes_on_learns_as_if_it_had_not_been_interrupted(tmp_path, s
     )
 
 
+def begun(name: str) -> MinariPool:
+    env, spec = EnvConfig("lrl/Identity-v0"), make_spec(EnvConfig("lrl/Identity-v0"))
+    pool = MinariPool(name)
+    pool.prepare(env, spec)
+    pool.start(small_agent(env_spec=spec).online, 0)
+    return pool
+
+
+def test_reading_goes_on_where_it_stopped_in_the_same_dataset():
+    create("identity/random-v0", episodes=5)
+    pool = begun("identity/random-v0")
+    assert not list(pool.poll(0.0))
+    reading = pool.poll(60.0)
+    first = [next(reading), next(reading)]
+    state = pool.state_dict()
+    later = begun("identity/random-v0")
+    later.load_state_dict(state)
+    rest = [delivery.rows[0].frame.tolist() for delivery in later.poll(60.0)]
+    assert rest == [delivery.rows[0].frame.tolist() for delivery in reading]
+    assert [len(first), len(rest)] == [2, 3]
+    assert later.state_dict() == pool.state_dict()
+    create("identity/other-v0", episodes=6)
+    with pytest.raises(ConfigError, match=r"identity/other-v0.*holds rows of .*identity/random-v0"):
+        begun("identity/other-v0").load_state_dict(state)
+
+
+def test_a_dataset_with_more_steps_than_it_says_is_damaged(tmp_path):
+    create("identity/random-v0", episodes=2, steps=10)
+    file = tmp_path / "minari/identity/random-v0/data/metadata.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "total_steps": 10}))
+    with pytest.raises(ConfigError, match="has 20 steps, but says that it has 10: it is damaged"):
+        next(begun("identity/random-v0").poll(60.0))
+
+
+def test_an_offline_run_goes_on_online_and_back(tmp_path):
+    """With as many streams: rows of the dataset stay in the replay, and are not read twice."""
+    made = create("identity/random-v0", episodes=5)
+    first = fit(tmp_path, offline("identity/random-v0"), 10, saves=True)
+    online = ReplayDataModule(
+        EnvConfig("lrl/Identity-v0"),
+        actors=ActorConfig(0, 1),
+        replay=ReplayConfig(capacity=2000, batch_size=32, n_step=1, gamma=0.9),
+        rate=RateLimiterConfig(samples_per_insert=8.0, warm_up_env_steps=20),
+        evaluation=EvaluationConfig(episodes=2, test_episodes=4),
+        learner_threads=1,
+    )
+    second = fit(tmp_path, online, 20, saves=True, ckpt_path=first.checkpoint("last"))
+    assert second.data.dataset is not None
+    assert second.data.dataset.env_steps > made.total_steps
+    assert second.data.dataset.replay.streams.num_rows > made.total_steps + made.total_episodes
+    back = offline("identity/random-v0")
+    third = fit(tmp_path, back, 30, ckpt_path=second.checkpoint("last"))
+    assert third.data.dataset is not None
+    assert third.data.dataset.env_steps == made.total_steps
+    rows = made.total_steps + made.total_episodes
+    assert third.data.dataset.replay.streams.num_rows == rows
+
+
+def test_a_dataset_of_which_nothing_can_be_learnt_ends_the_run(tmp_path):
+    spec, running = make_spec(EnvConfig("lrl/Identity-v0")), np.zeros(2, np.bool_)
+    part = RecordedEpisode(
+        np.zeros((3, 4), np.float32), np.zeros(2, np.int32), np.zeros(2), running, running
+    )
+    write_dataset("short/parts-v0", spec, [part] * 3, None, "none", "")
+    data = offline("short/parts-v0", replay=ReplayConfig(2000, 32, n_step=5, gamma=0.9))
+    with pytest.raises(
+        ConfigError, match="all of its 6 steps, but nothing can be learnt from them"
+    ):
+        fit(tmp_path, data)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [None, 0.5])
 def test_what_random_actions_did_is_enough_to_act_well(tmp_path, alpha: float | None):
@@ -154,7 +230,7 @@ def test_a_dataset_that_does_not_fit_is_refused_before_anything_starts(tmp_path)
             fit(tmp_path, offline(name, **settings), **(agent or {}))
         return str(caught.value)
 
-    assert "cannot be read: Dataset identity/random-v0 not found locally" in said()
+    assert "cannot be read: The data path" in said()
     made = create("identity/random-v0", episodes=3)
     rows = made.total_steps + 3
     assert f"set replay.capacity to at least {rows}" in said(replay=ReplayConfig(rows - 1, 8))

@@ -94,7 +94,7 @@ def test_published_scores_are_of_the_campaigns_tasks_and_say_where_they_were_rea
         }
         assert all(environments[row["task"]] == row["environment"] for row in rows)
         assert all(row["read_in"] for row in rows)
-        read = read_results(ROOT / f"docs/published/{name}.csv", of_others=True)
+        read, _ = read_results(ROOT / f"docs/published/{name}.csv", of_others=True)
         assert len({(score.group, score.task) for score in read}) == len(rows)
     games = records.read_rows(ROOT / "docs/published/atari100k.csv")
     assert sum(row["algorithm"] == "der_van_hasselt_2019" for row in games) == 26

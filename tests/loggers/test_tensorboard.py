@@ -14,11 +14,14 @@ from helpers.training_runs import make_run, quiet
 from lightning.pytorch.loggers import CSVLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from lrl import DQN, ActorLearnerCallback, ConfigError
+from lrl.learner.updater import Losses
 from lrl.loggers import records
 from lrl.loggers.tensorboard import ERRORS, LAYOUT, VALUES
+from lrl.types import Batch
 
 pytestmark = quiet
 
@@ -94,7 +97,7 @@ def test_histograms_between_logged_batches_are_refused(tmp_path):
 
 
 class OwnMeasure(DQN):
-    def measure(self, *args: Any) -> None: ...
+    def measure(self, batch: Batch, losses: Losses, learns: Tensor | None = None) -> None: ...
 
 
 def test_histograms_of_an_agent_that_measures_something_else_are_refused(tmp_path):

@@ -114,11 +114,11 @@ def _reads_checkpoints(function: Callable[..., object]) -> bool:
 
 
 def _add_lists(parser: ArgumentParser, function: Callable[..., object]) -> set[str | int]:
-    """Add the arguments that are any number of words, which jsonargparse takes as one word only."""
+    """Add the arguments that are any number of paths, which jsonargparse takes as one word only."""
     texts = {p.arg_name: p.description for p in docstring_parser.parse_from_object(function).params}
     hints, added = get_type_hints(function), set[str | int]()
     for name, parameter in inspect.signature(function).parameters.items():
-        if hints[name] == Sequence[str]:
+        if hints[name] == Sequence[str | Path]:
             about = {"nargs": "+", "help": texts[name]}
             if parameter.default is parameter.empty:
                 parser.add_argument(name, metavar=name.upper(), **about)

@@ -44,8 +44,8 @@ _MOST_TASKS = 3
 
 
 def report(
-    paths: Sequence[str],
-    against: Sequence[str] = (),
+    paths: Sequence[str | Path],
+    against: Sequence[str | Path] = (),
     output: str = "report",
     score: Choice = "last",
     middle: Middle = "iqm",
@@ -79,15 +79,16 @@ def report(
     given = [Path(path).resolve() for path in (*paths, *against)]
     if twice := [str(path) for path in given if path.suffix == ".csv" and given.count(path) > 1]:
         raise ConfigError(f"{twice[0]} is given twice, and would count twice")
-    files = [Path(path) for path in paths if path.endswith(".csv")]
-    groups = group_runs(read_runs([Path(p) for p in paths if not p.endswith(".csv")]))
+    asked = [Path(path) for path in paths]
+    files = [path for path in asked if path.suffix == ".csv"]
+    groups = group_runs(read_runs([path for path in asked if path.suffix != ".csv"]))
     results = results_of(groups, score)
     failed: dict[str, int] = {}
     for file in files:
         found, failed[str(file)] = read_results(file, of_others=False)
         results += found
-    for file in against:
-        found, failed[file] = read_results(Path(file), of_others=True)
+    for file in map(Path, against):
+        found, failed[str(file)] = read_results(file, of_others=True)
         results += _apart(found, {result.group for result in results})
     check_protocols([run for group in groups for run in group.runs], results)
     page, figures = build(groups, results, score, middle, bounds or {}, failed)

@@ -32,7 +32,6 @@ AXES = {
     "seconds": "wall time",
 }
 """What a curve may be drawn against; `seconds` are known of runs with TensorBoard events only."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CHECKPOINTS = ("best.ckpt", "last.ckpt", "previous.ckpt")
 SHARES = ("wait", "sample", "optimise", "evaluate", "other")
 """What a summary's `time_shares` are of."""
@@ -192,7 +191,7 @@ def _read(folder: Path) -> Run:
 
 def _configuration(path: Path) -> dict[str, Any]:
     try:
-        configuration = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        configuration = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(configuration, dict):
             raise ValueError("it holds no settings")
         return translated(configuration)

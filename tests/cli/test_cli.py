@@ -21,6 +21,7 @@ from helpers.training_runs import (
     process_group,
     wait_for,
 )
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from benchmark.chaos.checkpoints import some_checkpoint
 from lrl import DQN
@@ -263,14 +264,17 @@ def test_checkpoints_are_resolved_from_the_newest_run_that_has_one(tmp_path, cap
 def test_any_logger_gets_the_flattened_configuration_and_may_fail(caplog):
     taken: dict[str, Any] = {}
 
-    class Failing:
-        def log_hyperparams(self, config: Any) -> None:
+    class Failing(DummyLogger):
+        def log_hyperparams(self, *args: Any, **more: Any) -> None:
             raise ConnectionError("the server does not answer")
+
+    class Taking(DummyLogger):
+        def log_hyperparams(self, *args: Any, **more: Any) -> None:
+            taken.update(*args)
 
     config: Any = SimpleNamespace(as_dict=lambda: {"data": {"replay": {"n_step": 3}}, "list": [1]})
     save = SaveConfig(parser=None, config=config)  # pyright: ignore[reportArgumentType]
-    loggers = [Failing(), SimpleNamespace(log_hyperparams=taken.update)]
-    trainer: Any = SimpleNamespace(loggers=loggers)
+    trainer: Any = SimpleNamespace(loggers=[Failing(), Taking()])
     save.save_config(trainer, None, "fit")  # pyright: ignore[reportArgumentType]
     assert taken == {"data.replay.n_step": 3, "list": "[1]"}
     assert "the server does not answer" in caplog.text

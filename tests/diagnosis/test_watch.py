@@ -53,7 +53,7 @@ def test_a_finding_is_said_once_and_stays_with_the_run(tmp_path, caplog, short):
 
 
 def test_a_diagnosis_that_fails_is_reported_once_and_ends_nothing(tmp_path, caplog, monkeypatch):
-    def fails(rows: Any, settings: Any) -> Any:
+    def fails(history: Any) -> Any:
         raise ZeroDivisionError("no rows of this kind")
 
     monkeypatch.setattr(watching, "findings_of", fails)

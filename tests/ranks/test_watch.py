@@ -69,9 +69,9 @@ time.sleep(60)
 """
 SECOND = """
 import os, time
-from lrl.preflight import rank_watch
-rank_watch._GRACE_SECONDS = 0.1
-rank_watch.rank_watch.watch_first()
+from lrl.ranks import watch
+watch._GRACE_SECONDS = 0.1
+watch.rank_watch.watch_first()
 print(os.getpid(), flush=True)
 time.sleep(60)
 """

@@ -30,7 +30,11 @@ def context(tmp_path) -> Path:
 def planned(context: Path, target: str) -> list[str]:
     """Return the commands that make would run."""
     made = subprocess.run(
-        ["make", "--dry-run", target], cwd=context, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "--dry-run", target],
+        cwd=context,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return made.stdout.splitlines()
 

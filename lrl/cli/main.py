@@ -30,6 +30,7 @@ from lrl.cli.exit_status import Outcome, callback_of
 from lrl.cli.failure import report_failure
 from lrl.cli.messages import check_settings, check_variables, has_variables
 from lrl.cli.recipes import with_paths
+from lrl.deploy.hub import fetched
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
 from lrl.learner import DQN, ReplayDataModule
@@ -213,8 +214,9 @@ class LrlCLI(LightningCLI):
         check_trainer_settings(config["trainer"], agent, is_fit=is_fit)
         # A job that was stopped before its first save is started again with `--ckpt_path last`.
         starts_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+        given = config["ckpt_path"]
         self._checkpoint = resolve_checkpoint(
-            config["ckpt_path"], Path(config["runs"]), config["name"],
+            given and str(fetched(given)), Path(config["runs"]), config["name"],
             may_be_missing=starts_again and is_fit,
         )  # fmt: skip
         config["ckpt_path"] = None  # what is saved describes the run, not where it came from

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 import yaml
 from helpers.checkpoints import edited, untrained
-from helpers.training_runs import make_run, quiet, small_agent, small_data
+from helpers.command_line import Project, quiet_commands
+from helpers.training_runs import make_run, small_agent, small_data
 
 from lrl.cli import commands
 from lrl.deploy.card import foreign_modules
@@ -27,7 +29,10 @@ from lrl.types import ConfigError
 pytest.importorskip("huggingface_hub")
 from helpers.fake_hub import FakeHub, serving
 
-pytestmark = [*quiet, pytest.mark.filterwarnings("ignore::DeprecationWarning:huggingface_hub")]
+pytestmark = [
+    *quiet_commands,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:huggingface_hub"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +113,22 @@ def test_commands_take_an_agent_of_the_hub(checkpoint, hub, capsys):
     assert "lrl/Identity-v0" in capsys.readouterr().out
     assert commands.run("inspect", ["--ckpt_path", "hub:me/other"]) == commands.CONFIG_ERROR
     assert "there is no repository 'me/other' on the hub that you may" in capsys.readouterr().err
+
+
+def test_the_trainer_takes_an_agent_of_the_hub(checkpoint, hub, tmp_path, monkeypatch, capsys):
+    push(str(checkpoint), "me/identity")
+    call = functools.partial(Project(tmp_path).call, monkeypatch, capsys)
+    arguments = ("--config=base.yaml", "--ckpt_path=hub:me/identity")
+    code, out, err = call("test", *arguments)
+    assert not code, err
+    assert "over 6 episodes" in out
+    code, _, err = call(
+        "fit", *arguments, "--model.optimizer=torch.optim.Adam", "--data.actors.num_actors=0",
+        "--trainer.max_steps=15",
+    )  # fmt: skip
+    assert not code, err
+    summary = json.loads((tmp_path / "runs/small/version_0/summary.json").read_text())
+    assert summary["learner_steps"] == 15
 
 
 def test_what_is_damaged_on_the_way_is_not_loaded(checkpoint, hub):

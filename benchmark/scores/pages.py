@@ -2,7 +2,8 @@
 
 It writes what lies between `<!-- campaign NAME -->` and `<!-- end of campaign -->` in
 `docs/benchmarks.md`: a line for each task, a column for each algorithm, and the published scores of
-`docs/published/NAME.csv` beside them.
+`docs/published/NAME.csv` beside them; human-normalised statistics once all tasks have been run; and
+pictures, in `docs/images`, of these and of the learning curves.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 from statistics import mean
 
 from benchmark.pages import put_between
-from benchmark.scores import plan
-from benchmark.scores.records import Row, read_rows, rows_of
+from benchmark.scores import pictures, plan
+from benchmark.scores.records import HOME, Row, read_rows, rows_of
 
 PAGE = Path("docs/benchmarks.md")
 PUBLISHED = Path("docs/published")
+IMAGES = Path("docs/images")
 _BEGIN, _END = re.compile(r"<!-- campaign (\w+) -->"), "<!-- end of campaign -->"
 
 
@@ -71,19 +73,48 @@ def _scores(rows: Sequence[Row]) -> str:
     return f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f}; {len(scores)})"
 
 
-def written(page: str) -> str:
-    """Return a page with its tables of campaigns as the CSV files have them."""
+def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str, bytes]]:
+    """Return what follows the table of a campaign, and its pictures by name."""
+    found, text = {}, ""
+    tasks = len({task.name for task in campaign.tasks})
+    published = PUBLISHED / f"{campaign.name}.csv"
+    if panel := pictures.panel_of(home / f"{campaign.name}.csv", published, tasks):
+        found |= pictures.panel_pictures(panel)
+        text += f"\n{pictures.statistics_table(panel)}"
+    if rows := read_rows(home / f"{campaign.name}_curves.csv"):
+        found["curves"] = pictures.curves_picture(rows)
+    named = {f"campaign_{campaign.name}_{what}.png": data for what, data in found.items()}
+    text += "".join(
+        f"\n![{_CAPTIONS[what]}](images/{name})\n" for what, name in zip(found, named, strict=True)
+    )
+    return text, named
+
+
+_CAPTIONS = {
+    "scores": "Statistics over all tasks with 95 % intervals",
+    "profile": "Performance profiles: the share of runs above each score",
+    "curves": "Returns in evaluation, interquartile mean of the seeds with 95 % intervals",
+}
+
+
+def written(page: str) -> tuple[str, dict[str, bytes]]:
+    """Return a page with its campaigns as the CSV files have them, and its pictures by name."""
+    images: dict[str, bytes] = {}
     for begin in list(_BEGIN.finditer(page)):
         campaign = plan.load(begin[1])
         published = read_rows(PUBLISHED / f"{campaign.name}.csv")
-        block = section(campaign, rows_of(campaign, Path()), published)
-        page = put_between(page, begin[0], _END, f"\n{block}")
-    return page
+        text, found = evidence(campaign)
+        block = section(campaign, rows_of(campaign, Path()), published) + text
+        page, images = put_between(page, begin[0], _END, f"\n{block}"), images | found
+    return page, images
 
 
 def main() -> None:
-    """Write the tables into the page."""
-    PAGE.write_text(written(PAGE.read_text()))
+    """Write the tables into the page, and the pictures beside it."""
+    page, images = written(PAGE.read_text())
+    PAGE.write_text(page)
+    for name, data in images.items():
+        (IMAGES / name).write_bytes(data)
 
 
 if __name__ == "__main__":

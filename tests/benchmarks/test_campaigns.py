@@ -422,6 +422,68 @@ def test_a_page_has_scores_published_ones_and_bars(two):
     )
 
 
+GAMES = {"Pong": (-20.7, 14.6), "Breakout": (1.7, 30.5)}
+"""Random and human scores, which are 0 and 1 when normalised."""
+
+
+@pytest.fixture
+def games(tmp_path, monkeypatch) -> plan.Campaign:
+    """A campaign of two games whose two seeds have normalised scores of 0, 1 and 1, 2."""
+    monkeypatch.setattr(pages, "PUBLISHED", tmp_path / "published")
+    tasks = "".join(f"  {game}: {{configs: [pong], bar: 0}}\n" for game in GAMES)
+    head = "budget: None.\ncheckpoint: last\nseeds: [10, 11]\nalgorithms: {a: {}}\ntasks:\n"
+    (tmp_path / "games.yaml").write_text(head + tasks)
+    rows, curves, others = [], [], []
+    for number, (game, (low, high)) in enumerate(GAMES.items()):
+        named = {"task": game, "environment": f"ALE/{game}-v5"}
+        for seed in (0, 1):
+            score = low + (number + seed) * (high - low)
+            run = {**named, "algorithm": "a", "seed": 10 + seed}
+            rows.append({**run, "score": score})
+            curves += [{**run, "frames": at, "return_mean": score} for at in (0, 400_000)]
+        others += [
+            {**named, "algorithm": name, "score": score}
+            for name, score in (
+                ("random", low),
+                ("human", high),
+                ("their_dqn", (high, low)[number]),
+            )
+        ]
+    for name, lines in (("games", rows), ("games_curves", curves), ("published/games", others)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(lines[0]))
+            writer.writeheader()
+            writer.writerows(lines)
+    return plan.load("games", tmp_path)
+
+
+def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
+    text, images = pages.evidence(games, tmp_path)
+    head, _, ours, theirs, *pictures = text.strip().split("\n")
+    assert head == "| human-normalised score | runs | IQM | median | mean | optimality gap |"
+    # Runs 0, 1, 1, 2, of which the middle half counts; means of the games 0.5 and 1.5.
+    assert re.sub(r" \[[^]]+\]", "", ours) == "| a | 4 | 1.000 | 1.000 | 1.000 | 0.250 |"
+    assert ours.count("[") == 4
+    assert theirs == "| their dqn | 2 | 0.500 | 0.500 | 0.500 | 0.500 |"
+    assert list(images) == [
+        f"campaign_games_{what}.png" for what in ("scores", "profile", "curves")
+    ]
+    assert [line for line in pictures if line] == [
+        f"![{pages._CAPTIONS[what]}](images/campaign_games_{what}.png)"
+        for what in ("scores", "profile", "curves")
+    ]
+    assert all(data.startswith(b"\x89PNG") for data in images.values())
+
+
+def test_a_page_has_no_statistics_before_all_tasks_were_run(games, tmp_path):
+    lines = (tmp_path / "games.csv").read_text().splitlines()
+    (tmp_path / "games.csv").write_text("\n".join(line for line in lines if "Pong" not in line))
+    text, images = pages.evidence(games, tmp_path)
+    assert list(images) == ["campaign_games_curves.png"]
+    assert "IQM" not in text
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_campaign_is_interrupted_and_goes_on_to_its_score(tmp_path, monkeypatch):

@@ -153,7 +153,9 @@ def test_the_tables_of_campaigns_are_those_of_their_files(monkeypatch):
     page = (ROOT / "docs/benchmarks.md").read_text()
     names = re.findall(r"<!-- campaign (\w+) -->", page)
     assert names == ["classic", "minatar", "atari100k", "pong", "acrobot_development"]
-    assert pages.written(page) == page
+    text, images = pages.written(page)
+    assert text == page
+    assert all((ROOT / "docs/images" / name).exists() for name in images)
 
 
 def test_the_scores_of_algorithms_are_medians_of_the_runs():

@@ -1,0 +1,86 @@
+"""What the runs of a campaign say together: statistics over its tasks, and learning curves.
+
+Both are `lrl report`'s, of the CSV files that `--gather` wrote instead of folders of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmark.scores.records import Row
+from lrl.report.comparison import HUMAN, Panel, panels
+from lrl.report.curves import Curve, aggregated
+from lrl.report.figures import draw_curves, draw_intervals, draw_profiles, png, styles
+from lrl.report.results import read_results
+from lrl.report.tables import panel_table
+
+_SCALE = ("random", "human")
+"""Published scores that normalised ones are measured by: 0 and 1."""
+
+
+def panel_of(scores: Path, published: Path, tasks: int) -> Panel | None:
+    """Return human-normalised scores of all of a campaign's tasks; None before it has them.
+
+    Args:
+        scores: CSV file of the campaign.
+        published: CSV file of the published scores.
+        tasks: Number of the campaign's tasks.
+    """
+    if not scores.exists() or not published.exists():
+        return None
+    own, _ = read_results(scores, of_others=False)
+    others, _ = read_results(published, of_others=True)
+    results = [result for result in [*own, *others] if result.group not in _SCALE]
+    ours = {result.group for result in own}
+    found = (p for p in panels(results, {})[0] if p.unit == HUMAN and len(p.tasks) == tasks)
+    return next((panel for panel in found if ours & set(panel.groups)), None)
+
+
+def statistics_table(panel: Panel) -> str:
+    """Return the statistics of a panel, with their intervals, as a Markdown table."""
+    told = panel_table(panel, panel.aggregates())
+    lines = [
+        f"| {told['unit']} | runs | {' | '.join(told['names'])} |",
+        f"| --- | --- |{' --- |' * len(told['names'])}",
+    ]
+    for row in told["rows"]:
+        cells = [f"{cell['value']} {cell['interval']}".strip() for cell in row["cells"]]
+        lines.append(f"| {row['group'].replace('_', ' ')} | {row['runs']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def panel_pictures(panel: Panel) -> dict[str, bytes]:
+    """Return the figures of a panel as PNG: statistics with their intervals, and profiles."""
+    looks = styles(panel.groups)
+    found = {"scores": png(draw_intervals(panel.aggregates(), panel.unit, looks))}
+    if panel.varied:
+        found["profile"] = png(draw_profiles(panel.profiles(), panel.unit, looks))
+    return found
+
+
+def curves_picture(rows: Sequence[Row]) -> bytes:
+    """Return the returns in evaluation against frames as PNG, a panel for each task."""
+    tasks = dict.fromkeys(row["task"] for row in rows)
+    algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
+    looks = styles([name or "return" for name in algorithms])
+    parts = {
+        f"{task}: frames": {
+            name or "return": _curve(found)
+            for name in algorithms
+            if (found := [r for r in rows if (r["task"], r["algorithm"]) == (task, name)])
+        }
+        for task in tasks
+    }
+    return png(draw_curves(parts, "return in evaluation", looks))
+
+
+def _curve(rows: Sequence[Row]) -> Curve:
+    seeds = []
+    for seed in dict.fromkeys(row["seed"] for row in rows):
+        of_seed = [row for row in rows if row["seed"] == seed]
+        at, values = ([float(row[key]) for row in of_seed] for key in ("frames", "return_mean"))
+        seeds.append((np.array(at), np.array(values)))
+    return aggregated(seeds, "iqm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class Panel:
         thresholds = np.unique(every)  # between two scores a profile does not change
         if len(thresholds) > _THRESHOLDS:
             thresholds = np.linspace(thresholds[0], thresholds[-1], _THRESHOLDS)
-        margin = 0.03 * (thresholds[-1] - thresholds[0])
+        margin = 0.03 * (thresholds[-1] - thresholds[0]) or 1.0
         thresholds = np.concatenate([[thresholds[0] - margin], thresholds])
         statistic, found = profiles(thresholds), {}
         for group in self.varied:
@@ -208,9 +209,10 @@ def _check_bounds(bounds: Bounds, tasks: set[str]) -> None:
                 f"bounds names {task}, of which there is no score: the environments are "
                 f"{', '.join(sorted(tasks))}"
             )
-        if not low < high:
+        if not -math.inf < low < high < math.inf:
             raise ConfigError(
-                f"bounds of {task} are [{low:g}, {high:g}]: the lower one comes first"
+                f"bounds of {task} are [{low:g}, {high:g}]: they are two numbers, of which the "
+                "lower one comes first"
             )
 
 

@@ -172,7 +172,7 @@ def _read(folder: Path) -> Run:
             f"{folder} is no run of lrl fit: it has no {' and no '.join(missing)}; give "
             "RUNS/NAME/version_K, RUNS/NAME or a CSV file of scores"
         )
-    configuration = _configuration(config)
+    configuration, learning = _configuration(config)
     settings = flatten(configuration)
     summary = _summary(folder / "summary.json")
     columns = _metrics(metrics)
@@ -180,7 +180,7 @@ def _read(folder: Path) -> Run:
     return Run(
         folder=folder,
         settings=settings,
-        learning=Settings.of_config(configuration),
+        learning=learning,
         stamp=_stamp(folder, summary),
         summary=summary,
         metrics=columns,
@@ -189,13 +189,14 @@ def _read(folder: Path) -> Run:
     )
 
 
-def _configuration(path: Path) -> dict[str, Any]:
+def _configuration(path: Path) -> tuple[dict[str, Any], Settings]:
     try:
         configuration = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(configuration, dict):
             raise ValueError("it holds no settings")
-        return translated(configuration)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        configuration = translated(configuration)
+        return configuration, Settings.of_config(configuration)
+    except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is damaged: {_line(error)}") from error
 
 

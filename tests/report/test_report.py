@@ -25,7 +25,7 @@ from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.envs import EnvConfig
 from lrl.envs.config import without_unused
 from lrl.report.page import report
-from lrl.report.results import read_results
+from lrl.report.results import check_protocols, read_results
 from lrl.report.runs import EVALUATION, read_runs
 from lrl.types import ConfigError
 
@@ -319,6 +319,11 @@ def test_protocols_that_differ_are_refused(runs: Path, tmp_path: Path):
     scores.write_text("algorithm,task,score,max_frames\nx,CartPole-v1,3,200\n")
     with pytest.raises(ConfigError, match="max_frames 200 instead of 500"):
         report([str(runs / "a")], [str(scores)], str(tmp_path / "page"))
+    games = tmp_path / "games.csv"
+    lines = ["x,ALE/Pong-v5,3,0", "x,ALE/Breakout-v5,3,0.05"]
+    games.write_text("\n".join(["algorithm,task,score,epsilon", *lines, ""]))
+    with pytest.raises(ConfigError, match=r"epsilon 0\.05 instead of 0,"):
+        report([str(games)], output=str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()
 
 
@@ -328,13 +333,16 @@ def test_what_is_no_whole_run_is_told_in_a_sentence(tmp_path: Path):
             report([str(path)], output=str(tmp_path / "page"))
         assert "\n" not in str(caught.value)
 
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        report([], output=str(tmp_path / "page"))
     refuse(tmp_path, "is no run of lrl fit: it has no config.yaml and no metrics.csv")
     refuse(make_run(tmp_path / "a/version_0", 0, []), "never evaluated: .*version_0: a run without")
     run = make_run(tmp_path / "b/version_0", 0, [1.0], ended=False)
     refuse(run, "has no protocol stamp: neither summary.json")
     for number, (name, text) in enumerate(
         [("summary.json", "{"), ("metrics.csv", "step,x\n1\n"), ("metrics.csv", "step,x\n1,y\n"),
-         ("config.yaml", "a: ["), ("config.yaml", "")]
+         ("config.yaml", "a: ["), ("config.yaml", ""), ("config.yaml", "trainer: 5"),
+         ("config.yaml", "model: null")]
     ):  # fmt: skip
         damaged = make_run(tmp_path / f"c{number}/version_0", 0, [1.0])
         (damaged / name).write_text(text)
@@ -372,6 +380,17 @@ def test_files_of_scores_that_are_wrong_are_refused_in_a_sentence(tmp_path: Path
     refuse(tmp_path / "x.csv", "line 2: score 'nan' is no number")
     (tmp_path / "x.csv").write_text("task,seed,score\nPong,1,2\nPong,1,3\n")
     refuse(tmp_path / "x.csv", "has two scores of Pong on Pong with seed 1")
+    (tmp_path / "x.csv").write_text("task,score\nPong,20,5\n")
+    refuse(tmp_path / "x.csv", "line 2: there are more values than columns")
+
+
+def test_files_of_scores_of_other_programs_are_read(tmp_path: Path):
+    path = tmp_path / "x.csv"
+    text = "task,score,max_frames\nCartPole-v1,3,500.0\nCartPole-v1,4,500\n"
+    path.write_text(text, encoding="utf-8-sig")  # as spreadsheets do; pandas writes 500.0
+    found, _ = read_results(path, of_others=False)
+    assert [result.value for result in found] == [3, 4]
+    check_protocols([], found)
 
 
 def test_a_line_that_is_still_written_is_left_out(tmp_path: Path):

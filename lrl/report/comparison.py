@@ -185,9 +185,9 @@ def panels(results: Sequence[Result], bounds: Bounds) -> tuple[list[Panel], list
         members.setdefault(tuple(sorted(tasks)), {})[group] = tasks
     found, sentences = [], []
     for tasks, groups in members.items():
-        if len(tasks) == 1 and len(groups) == 1:
-            continue  # the table of the environment says it all
         unit = _unit(tasks, groups, bounds)
+        if len(tasks) == 1 and len(groups) == 1 and unit != BOUNDED:
+            continue  # the table of the environment says it all
         if unit == RAW and len(tasks) > 1:
             sentences.append(
                 f"Raw returns of {', '.join(tasks)} do not add up, so that {_listed(groups)} "

@@ -229,6 +229,16 @@ def test_the_best_evaluation_counts_if_asked(runs: Path, tmp_path: Path):
     assert "One run says nothing of what another seed would give" in page.read_text()
 
 
+def test_bounds_count_for_a_single_group_too(runs: Path, tmp_path: Path):
+    folders, bounds = [str(runs / "a")], {"CartPole-v1": (0.0, 4.0)}
+    _, (group, _, *cells) = parsed(report(folders, output=str(tmp_path), bounds=bounds)).tables[
+        "aggregates"
+    ]
+    assert group == "a"
+    assert [numbers(cell)[0] for cell in cells] == [0.625, 0.625, 0.938, 0.375]
+    assert "aggregates" not in parsed(report(folders, output=str(tmp_path))).tables
+
+
 def test_scores_of_others_are_put_beside(tmp_path: Path):
     ours, theirs = tmp_path / "ours.csv", tmp_path / "theirs.csv"
     ours.write_text(

@@ -37,9 +37,13 @@ _PART = re.compile(
     r"(?:Problem with given class_path '[\w.]+'|expects a function or a callable class): "
 )
 _NO_PATH = re.compile(r"^- Expected a path but .*? either not accessible or invalid - ")
-_TYPE = r"Expected a (<class '[\w.]+'>|typing\.Literal\[.*?\]|dot import path string)"
+_TYPE = (
+    r"Expected a (<class '[\w.]+'>|typing\.Literal\[.*?\]|dot import path string"
+    r"|tuple with \d+ elements)"
+)
 _ONE_TYPE = re.compile(rf"{_TYPE}(?:\. Got value)?: (.*?)(?: - Expected a |\. Got value: |$)")
 _TYPES = re.compile(r"Errors: (.*?) Given value type: .*? Given value: (.*?)(?: - |\. Got value|$)")
+_NESTED = re.compile(r"NestedArg\(key='([^']*)', val=(.*)\)$")  # of --bounds.CartPole-v1 VALUE
 _NO_CLASS = re.compile(r"- (?:unhashable type|Not a valid subclass)")
 _OWN_WORDS = re.compile(
     rf"Union subtypes .*? Errors: (?!- Expected a |- Problem |{_NO_CLASS.pattern})- (.*?)"
@@ -155,6 +159,9 @@ def _in_plain_words(text: str) -> str:
     if option := re.match(r"Option '([\w.]+)' is not accepted", rest):
         return f"{key}.{option[1]} is no setting"
     if types := _TYPES.search(rest):
+        if entry := _NESTED.match(types[2]):
+            kinds = [kind for kind in re.findall(_TYPE, types[1]) if "NoneType" not in kind]
+            return _must_be(f"{key}.{entry[1]}", entry[2], kinds)
         of_class = ["dot import path string"] if _NO_CLASS.search(types[1]) else []
         return _must_be(key, types[2], [*of_class, *re.findall(_TYPE, types[1])])
     if one := _ONE_TYPE.match(rest):
@@ -167,6 +174,8 @@ def _in_plain_words(text: str) -> str:
 
 def _must_be(key: str, value: str, types: Iterable[str]) -> str:
     def words(kind: str) -> str:
+        if kind.startswith("tuple with "):
+            return f"a list of {kind.split()[2]} values"
         values = kind.removeprefix("typing.Literal[").removesuffix("]")
         return _WORDS.get(kind) or " or ".join(values.split(", "))
 

@@ -24,6 +24,8 @@ from PIL import Image
 from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.envs import EnvConfig
 from lrl.envs.config import without_unused
+from lrl.report.curves import curves
+from lrl.report.groups import group_runs
 from lrl.report.page import report
 from lrl.report.results import check_protocols, read_results
 from lrl.report.runs import EVALUATION, read_runs
@@ -318,6 +320,16 @@ def test_axes_are_what_was_counted(runs: Path):
         at, returns = run.curve(EVALUATION, axis) or ((), ())
         assert [*at] == [10 * factor, 20 * factor, 30 * factor]
         assert [*returns] == [0.0, 12.0, 3.0]
+
+
+def test_a_seed_that_repeats_leaves_curves_without_an_interval(tmp_path: Path):
+    for number, seed in enumerate([0, 0, 1]):
+        make_run(tmp_path / f"a/version_{number}", seed, [1.0, number])
+    folders = [tmp_path / f"a/version_{number}" for number in range(3)]
+    for chosen, has_interval in ((folders[1:], True), (folders, False)):
+        groups = group_runs(read_runs(chosen))
+        curve = curves(groups, "CartPole-v1", EVALUATION, "learner_steps", "mean")["a"]
+        assert (curve.low is not None) is has_interval
 
 
 def test_protocols_that_differ_are_refused(runs: Path, tmp_path: Path):

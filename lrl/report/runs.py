@@ -60,6 +60,7 @@ class Run:
             where a row does not have the metric.
         clock: Learner steps and the seconds since the beginning when they were logged, `[2, n]`.
         starts_late: Whether what came before its first row is in no folder that was given.
+        earlier: Names of the parts before its folder, in their order.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class Run:
     metrics: Mapping[str, Floats]
     clock: Floats
     starts_late: bool = False
+    earlier: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -97,6 +99,12 @@ class Run:
         elif self.summary["outcome"] != "finished":
             found.append(
                 f"It {self.summary['outcome']} after {self.metrics['step'][-1]:,.0f} steps."
+            )
+        if self.earlier:
+            found.append(
+                f"It is taken to have gone on from {', '.join(self.earlier)}, with which it is one "
+                "run here, since steps, seed and environment fit: if it did not, make a report of "
+                "each."
             )
         if self.starts_late:
             found.append(
@@ -361,6 +369,7 @@ def _one_after_the_other(first: Run, then: Run) -> Run:
         metrics=metrics,
         clock=clock,
         starts_late=first.starts_late,
+        earlier=(*first.earlier, first.name),
     )
 
 

@@ -275,6 +275,7 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     steps, returns = run.curve(EVALUATION, "learner_steps") or ((), ())
     assert [*steps] == [10, 20, 30, 40]
     assert [*returns] == [1, 2, 7, 8]
+    assert "gone on from a/version_0, with which it is one run" in run.remarks()[0]
     seconds, _ = run.curve(EVALUATION, "seconds") or ((), ())
     assert [*seconds] == [5.0, 10.0, 25.0, 30.0]  # 10 seconds before, and 15 and 20 after
     path = folder / "version_1/summary.json"

@@ -38,8 +38,8 @@ def play(
     Args:
         ckpt_path: Checkpoint that lrl wrote.
         video: A new file: .mp4 (extra `video`), .gif for short films, or .png for a still of the
-            last step. Null is videos/CHECKPOINT-SEED.mp4 in the folder of the run, or in the current
-            folder for a checkpoint that lies in none, such as one from the hub.
+            last step. Null is videos/CHECKPOINT-SEED.mp4 in the folder of the run, or in the
+            current one for a checkpoint of no run, such as one from the hub.
         episodes: Episodes, one after the other.
         first_seed: Seed of the first episode, from those of `lrl test`; the others count up. From 0
             on lie the episodes of evaluation during training; those of training are refused.

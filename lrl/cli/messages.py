@@ -26,6 +26,7 @@ _UNKNOWN_OPTION = (
     re.compile(r"Option '([\w.]+)' is not accepted"),
     re.compile(r"Key \"([\w.]+)\" is not"),
 )
+_LOOSE_CHECKPOINT = re.compile(r"unrecognized arguments: (best|last|hub:\S+|\S+\.ckpt)$")
 _UNKNOWN_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 _NOT_INSTALLED = re.compile(r"Requirement '(wandb|mlflow)[^']*' not met")  # Lightning's loggers
@@ -125,6 +126,8 @@ def sentence(error: Exception, known: Iterable[str] = ()) -> str:
         return str(safety.refusal(key[1] if key else "the configuration", denied[1]))
     if missing := _NOT_INSTALLED.search(text):
         return f"trainer.logger: {missing[1]} is not installed: pip install 'lrl[{missing[1]}]'"
+    if loose := _LOOSE_CHECKPOINT.search(text):
+        return f"{text}: did you mean '--ckpt_path {loose[1]}'?"
     option = next(filter(None, (pattern.search(text) for pattern in _UNKNOWN_OPTION)), None)
     if option and (renamed := _renamed(text, option[1])):
         return renamed

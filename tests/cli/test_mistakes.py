@@ -15,6 +15,7 @@ from lrl.cli.commands import arguments_of
 from lrl.cli.exit_status import Outcome
 from lrl.cli.main import LrlCLI
 from lrl.cli.messages import sentence
+from lrl.report.contents import inspect
 from lrl.report.page import report
 
 pytestmark = [
@@ -115,6 +116,14 @@ def test_a_wrong_type_is_told_with_key_and_value_and_what_is_accepted(parser, gi
     with pytest.raises(ArgumentError) as told:
         parser.parse_args(["fit", *given.split()])
     assert sentence(told.value, KNOWN) == plain
+
+
+@pytest.mark.parametrize("path", ["runs/a/version_0/checkpoints/best.ckpt", "last", "hub:a/b"])
+def test_a_checkpoint_without_its_option_is_told_which(path):
+    with pytest.raises(ArgumentError) as told:
+        arguments_of("inspect", inspect).parse_args(["--ckpt_path", "best", path])
+    expected = f"unrecognized arguments: {path}: did you mean '--ckpt_path {path}'?"
+    assert sentence(told.value) == expected
 
 
 @pytest.mark.parametrize(

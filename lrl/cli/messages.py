@@ -26,6 +26,7 @@ _UNKNOWN_OPTION = (
     re.compile(r"Option '([\w.]+)' is not accepted"),
     re.compile(r"Key \"([\w.]+)\" is not"),
 )
+_LOOSE_CHECKPOINT = re.compile(r"unrecognized arguments: (best|last|hub:\S+|\S+\.ckpt)$")
 _UNKNOWN_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 _NOT_INSTALLED = re.compile(r"Requirement '(wandb|mlflow)[^']*' not met")  # Lightning's loggers
@@ -37,9 +38,13 @@ _PART = re.compile(
     r"(?:Problem with given class_path '[\w.]+'|expects a function or a callable class): "
 )
 _NO_PATH = re.compile(r"^- Expected a path but .*? either not accessible or invalid - ")
-_TYPE = r"Expected a (<class '[\w.]+'>|typing\.Literal\[.*?\]|dot import path string)"
+_TYPE = (
+    r"Expected a (<class '[\w.]+'>|typing\.Literal\[.*?\]|dot import path string"
+    r"|tuple with \d+ elements)"
+)
 _ONE_TYPE = re.compile(rf"{_TYPE}(?:\. Got value)?: (.*?)(?: - Expected a |\. Got value: |$)")
 _TYPES = re.compile(r"Errors: (.*?) Given value type: .*? Given value: (.*?)(?: - |\. Got value|$)")
+_NESTED = re.compile(r"NestedArg\(key='([^']*)', val=(.*)\)$")  # of --bounds.CartPole-v1 VALUE
 _NO_CLASS = re.compile(r"- (?:unhashable type|Not a valid subclass)")
 _OWN_WORDS = re.compile(
     rf"Union subtypes .*? Errors: (?!- Expected a |- Problem |{_NO_CLASS.pattern})- (.*?)"
@@ -121,6 +126,8 @@ def sentence(error: Exception, known: Iterable[str] = ()) -> str:
         return str(safety.refusal(key[1] if key else "the configuration", denied[1]))
     if missing := _NOT_INSTALLED.search(text):
         return f"trainer.logger: {missing[1]} is not installed: pip install 'lrl[{missing[1]}]'"
+    if loose := _LOOSE_CHECKPOINT.search(text):
+        return f"{text}: did you mean '--ckpt_path {loose[1]}'?"
     option = next(filter(None, (pattern.search(text) for pattern in _UNKNOWN_OPTION)), None)
     if option and (renamed := _renamed(text, option[1])):
         return renamed
@@ -155,6 +162,9 @@ def _in_plain_words(text: str) -> str:
     if option := re.match(r"Option '([\w.]+)' is not accepted", rest):
         return f"{key}.{option[1]} is no setting"
     if types := _TYPES.search(rest):
+        if entry := _NESTED.match(types[2]):
+            kinds = [kind for kind in re.findall(_TYPE, types[1]) if "NoneType" not in kind]
+            return _must_be(f"{key}.{entry[1]}", entry[2], kinds)
         of_class = ["dot import path string"] if _NO_CLASS.search(types[1]) else []
         return _must_be(key, types[2], [*of_class, *re.findall(_TYPE, types[1])])
     if one := _ONE_TYPE.match(rest):
@@ -167,6 +177,8 @@ def _in_plain_words(text: str) -> str:
 
 def _must_be(key: str, value: str, types: Iterable[str]) -> str:
     def words(kind: str) -> str:
+        if kind.startswith("tuple with "):
+            return f"a list of {kind.split()[2]} values"
         values = kind.removeprefix("typing.Literal[").removesuffix("]")
         return _WORDS.get(kind) or " or ".join(values.split(", "))
 

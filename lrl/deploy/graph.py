@@ -151,9 +151,20 @@ def differing(
             scale = 1.0 + one.abs().max()
             if one.shape != other.shape or one.dtype != other.dtype:
                 return name
-            if name != "action" and not torch.allclose(one / scale, other / scale, 0, 1e-4):
+            if name == "action":
+                if graph.spec.action.outside(other.numpy()).any():
+                    return name
+                q = expected[0]
+                scale = 1.0 + q.abs().max()
+                one, other = (_values_of(q, action, graph.spec) for action in (one, other))
+            if not torch.allclose(one / scale, other / scale, 0, 1e-4):
                 return name
     return ""
+
+
+def _values_of(q: Tensor, action: Tensor, spec: EnvSpec) -> Tensor:
+    """Return the values of the actions that were taken, `[rows, branches]`."""
+    return q.gather(-1, torch.from_numpy(spec.action.indices(action.numpy())))
 
 
 def _meaning(column: Column) -> str:

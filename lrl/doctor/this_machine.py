@@ -18,8 +18,20 @@ from lrl.preflight.machine import compiler_fault, compiler_name, descriptor_limi
 from lrl.processes.memory import available_bytes
 
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py")
-_EXTRAS = {"ray": "ray", "mlflow": "mlflow", "video": "av", "minatar": "minatar", "box2d": "Box2D"}
-"""A module that each extra brings."""
+_EXTRAS = {
+    "box2d": "Box2D",
+    "hub": "huggingface_hub",
+    "minari": "minari",
+    "minatar": "minatar",
+    "mlflow": "mlflow",
+    "onnx": "onnxscript",
+    "ray": "ray",
+    "report": "matplotlib",
+    "tune": "optuna",
+    "video": "av",
+    "wandb": "wandb",
+}
+"""A module that each extra brings, of those that users of lrl need."""
 _BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # the last of ARM
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class Panel:
         thresholds = np.unique(every)  # between two scores a profile does not change
         if len(thresholds) > _THRESHOLDS:
             thresholds = np.linspace(thresholds[0], thresholds[-1], _THRESHOLDS)
-        margin = 0.03 * (thresholds[-1] - thresholds[0])
+        margin = 0.03 * (thresholds[-1] - thresholds[0]) or 1.0
         thresholds = np.concatenate([[thresholds[0] - margin], thresholds])
         statistic, found = profiles(thresholds), {}
         for group in self.varied:
@@ -184,9 +185,9 @@ def panels(results: Sequence[Result], bounds: Bounds) -> tuple[list[Panel], list
         members.setdefault(tuple(sorted(tasks)), {})[group] = tasks
     found, sentences = [], []
     for tasks, groups in members.items():
-        if len(tasks) == 1 and len(groups) == 1:
-            continue  # the table of the environment says it all
         unit = _unit(tasks, groups, bounds)
+        if len(tasks) == 1 and len(groups) == 1 and unit != BOUNDED:
+            continue  # the table of the environment says it all
         if unit == RAW and len(tasks) > 1:
             sentences.append(
                 f"Raw returns of {', '.join(tasks)} do not add up, so that {_listed(groups)} "
@@ -208,9 +209,10 @@ def _check_bounds(bounds: Bounds, tasks: set[str]) -> None:
                 f"bounds names {task}, of which there is no score: the environments are "
                 f"{', '.join(sorted(tasks))}"
             )
-        if not low < high:
+        if not -math.inf < low < high < math.inf:
             raise ConfigError(
-                f"bounds of {task} are [{low:g}, {high:g}]: the lower one comes first"
+                f"bounds of {task} are [{low:g}, {high:g}]: they are two numbers, of which the "
+                "lower one comes first"
             )
 
 

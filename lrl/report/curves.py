@@ -26,7 +26,7 @@ class Curve:
         seeds: Of each run where it is on the axis, and its values, `[points]`.
         at: Where all runs have values, `[points]`; empty if nowhere.
         middle: Middle of the runs there.
-        low: Lower end of its 95 % interval; None of a single run.
+        low: Lower end of its 95 % interval; None of a single run, and where seeds repeat.
         high: Upper end.
     """
 
@@ -56,10 +56,12 @@ def curves(
     """
     found: dict[str, Curve] = {}
     for group in groups:
-        seeds = [run.curve(metric, axis) for run in group.runs if run.task == task]
+        runs = [run for run in group.runs if run.task == task]
+        seeds = [run.curve(metric, axis) for run in runs]
         known = [seed for seed in seeds if seed is not None]
         if known and len(known) == len(seeds):
-            found[group.label] = aggregated(known, middle)
+            is_independent = len({run.seed for run in runs}) == len(runs)
+            found[group.label] = aggregated(known, middle, is_independent)
     return found
 
 
@@ -101,11 +103,13 @@ def time_unit(longest: float) -> tuple[float, str]:
     return 3600.0, "wall time (hours)"
 
 
-def aggregated(seeds: Sequence[tuple[Floats, Floats]], middle: Middle) -> Curve:
+def aggregated(
+    seeds: Sequence[tuple[Floats, Floats]], middle: Middle, is_independent: bool = True
+) -> Curve:
     """Return the curve of runs, on their own points if those are equal, else in between.
 
     It reaches from where the last run has begun to where the first one ends: beyond, the middle
-    would be one of fewer runs.
+    would be one of fewer runs. Runs that are not independent, of one seed, have no interval.
     """
     first = max(at[0] for at, _ in seeds)
     last = min(at[-1] for at, _ in seeds)
@@ -117,7 +121,7 @@ def aggregated(seeds: Sequence[tuple[Floats, Floats]], middle: Middle) -> Curve:
         grid = np.empty(0)
     values = np.stack([np.interp(grid, at, value) for at, value in seeds])  # [runs, points]
     low = high = None
-    if len(seeds) > 1 and grid.size:
+    if len(seeds) > 1 and grid.size and is_independent:
         low, high = _band(values, middle)
     thin = tuple((_thinned(at), _thinned(value)) for at, value in seeds)
     return Curve(thin, grid, _middle(values, middle), low, high)

@@ -90,6 +90,8 @@ def report(
     for file in map(Path, against):
         found, failed[str(file)] = read_results(file, of_others=True)
         results += _apart(found, {result.group for result in results})
+    if not results:
+        raise ConfigError("there is nothing to compare: give folders of runs or files of scores")
     check_protocols([run for group in groups for run in group.runs], results)
     page, figures = build(groups, results, score, middle, bounds or {}, failed)
     return _write(Path(output), page, figures)

@@ -96,7 +96,7 @@ def read_results(path: Path, of_others: bool) -> tuple[list[Result], int]:
         ConfigError: There is no such file, a column is missing, a line is wrong, or all failed.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write the mark
             reader = csv.DictReader(file)
             columns = set(reader.fieldnames or ())
             lines = [(reader.line_num, line) for line in reader]
@@ -119,7 +119,9 @@ def read_results(path: Path, of_others: bool) -> tuple[list[Result], int]:
 
 
 def _read_line(path: Path, number: int, line: Mapping[str, str | None]) -> Result:
-    given = {name: (value or "").strip() for name, value in line.items() if name}
+    if None in line:  # as where 20,5 means 20.5
+        raise ConfigError(f"{path}, line {number}: there are more values than columns")
+    given = {name: (value or "").strip() for name, value in line.items()}
     values = {
         name: _number(path, number, name, given) for name in ("score", "env_steps", "seconds")
     }
@@ -132,6 +134,8 @@ def _read_line(path: Path, number: int, line: Mapping[str, str | None]) -> Resul
     known = {name: given[name] for name in _PROTOCOL if given.get(name)}
     if epsilon is not None:
         known["epsilon"] = f"{epsilon:g}"
+    if limit is not None:
+        known["max_frames"] = f"{limit:.0f}"
     try:
         human = kind_of(EnvConfig(task)).human_normalised(score, int(limit) if limit else None)
     except ConfigError as error:
@@ -191,7 +195,8 @@ def check_protocols(runs: Sequence[Run], results: Sequence[Result]) -> None:
     first: dict[tuple[str, str], Result] = {}
     for result in results:
         for name, value in result.protocol.items():
-            other = first.setdefault((result.task, name), result)
+            scale = result.task if result.human is None else "human-normalised"
+            other = first.setdefault((scale, name), result)
             known = {name: (other.protocol[name], value)} if value != other.protocol[name] else {}
             where = f"{result.group} on {result.task} ({result.source})"
             _refuse(where, f"{other.group} ({other.source})", known)

@@ -60,6 +60,7 @@ class Run:
             where a row does not have the metric.
         clock: Learner steps and the seconds since the beginning when they were logged, `[2, n]`.
         starts_late: Whether what came before its first row is in no folder that was given.
+        earlier: Names of the parts before its folder, in their order.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class Run:
     metrics: Mapping[str, Floats]
     clock: Floats
     starts_late: bool = False
+    earlier: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -97,6 +99,12 @@ class Run:
         elif self.summary["outcome"] != "finished":
             found.append(
                 f"It {self.summary['outcome']} after {self.metrics['step'][-1]:,.0f} steps."
+            )
+        if self.earlier:
+            found.append(
+                f"It is taken to have gone on from {', '.join(self.earlier)}, with which it is one "
+                "run here, since steps, seed and environment fit: if it did not, make a report of "
+                "each."
             )
         if self.starts_late:
             found.append(
@@ -172,7 +180,7 @@ def _read(folder: Path) -> Run:
             f"{folder} is no run of lrl fit: it has no {' and no '.join(missing)}; give "
             "RUNS/NAME/version_K, RUNS/NAME or a CSV file of scores"
         )
-    configuration = _configuration(config)
+    configuration, learning = _configuration(config)
     settings = flatten(configuration)
     summary = _summary(folder / "summary.json")
     columns = _metrics(metrics)
@@ -180,7 +188,7 @@ def _read(folder: Path) -> Run:
     return Run(
         folder=folder,
         settings=settings,
-        learning=Settings.of_config(configuration),
+        learning=learning,
         stamp=_stamp(folder, summary),
         summary=summary,
         metrics=columns,
@@ -189,13 +197,14 @@ def _read(folder: Path) -> Run:
     )
 
 
-def _configuration(path: Path) -> dict[str, Any]:
+def _configuration(path: Path) -> tuple[dict[str, Any], Settings]:
     try:
         configuration = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(configuration, dict):
             raise ValueError("it holds no settings")
-        return translated(configuration)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        configuration = translated(configuration)
+        return configuration, Settings.of_config(configuration)
+    except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is damaged: {_line(error)}") from error
 
 
@@ -360,6 +369,7 @@ def _one_after_the_other(first: Run, then: Run) -> Run:
         metrics=metrics,
         clock=clock,
         starts_late=first.starts_late,
+        earlier=(*first.earlier, first.name),
     )
 
 

@@ -38,7 +38,8 @@ def play(
     Args:
         ckpt_path: Checkpoint that lrl wrote.
         video: A new file: .mp4 (extra `video`), .gif for short films, or .png for a still of the
-            last step. Null is videos/CHECKPOINT-SEED.mp4 in the folder of the run.
+            last step. Null is videos/CHECKPOINT-SEED.mp4 in the folder of the run, or in the
+            current one for a checkpoint of no run, such as one from the hub.
         episodes: Episodes, one after the other.
         first_seed: Seed of the first episode, from those of `lrl test`; the others count up. From 0
             on lie the episodes of evaluation during training; those of training are refused.
@@ -106,8 +107,9 @@ def _check(episodes: int, first_seed: int, max_steps: int | None, fps: float | N
 
 def _default_path(checkpoint: Path, first_seed: int) -> Path:
     folder = checkpoint.parent
-    run = folder.parent if folder.name == "checkpoints" else folder
-    return run / "videos" / f"{checkpoint.stem}-{first_seed}.mp4"
+    # Of an agent from the hub the folder is the hub's own, where nobody looks.
+    place = folder.parent if folder.name == "checkpoints" else Path()
+    return place / "videos" / f"{checkpoint.stem}-{first_seed}.mp4"
 
 
 def _subtitle(agent: Agent) -> str:

@@ -11,9 +11,12 @@ from helpers.command_line import Project, quiet_commands
 from jsonargparse import ArgumentError
 
 from benchmark.chaos.configs import GOOD, mutants, survey, try_configuration
+from lrl.cli.commands import arguments_of
 from lrl.cli.exit_status import Outcome
 from lrl.cli.main import LrlCLI
 from lrl.cli.messages import sentence
+from lrl.report.contents import inspect
+from lrl.report.page import report
 
 pytestmark = [
     *quiet_commands,
@@ -113,6 +116,28 @@ def test_a_wrong_type_is_told_with_key_and_value_and_what_is_accepted(parser, gi
     with pytest.raises(ArgumentError) as told:
         parser.parse_args(["fit", *given.split()])
     assert sentence(told.value, KNOWN) == plain
+
+
+@pytest.mark.parametrize("path", ["runs/a/version_0/checkpoints/best.ckpt", "last", "hub:a/b"])
+def test_a_checkpoint_without_its_option_is_told_which(path):
+    with pytest.raises(ArgumentError) as told:
+        arguments_of("inspect", inspect).parse_args(["--ckpt_path", "best", path])
+    expected = f"unrecognized arguments: {path}: did you mean '--ckpt_path {path}'?"
+    assert sentence(told.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ("--bounds.CartPole-v1 0,500", "bounds.CartPole-v1 is '0,500', but must be a list"),
+        ("--bounds.A [500]", "bounds.A is [500], but must be a list of 2 values"),
+        ("--bounds {A:[5]}", "bounds is {A:[5]}, but must be a mapping or null"),
+    ],
+)
+def test_a_wrong_entry_of_a_mapping_is_told_with_its_key(given, plain):
+    with pytest.raises(ArgumentError) as told:
+        arguments_of("report", report).parse_args(["runs/cart", *given.split()])
+    assert sentence(told.value) == plain
 
 
 def test_a_number_in_place_of_a_class_is_told_of_a_file_too(parser, tmp_path):

@@ -15,10 +15,12 @@ from helpers.checkpoints import untrained
 from helpers.training_runs import quiet
 
 from lrl.deploy.export import export
-from lrl.deploy.graph import inputs_of
+from lrl.deploy.graph import GreedyGraph, differing, inputs_of
 from lrl.deploy.policy import load_policy
 from lrl.envs import EnvConfig
 from lrl.evaluation.episodes import choose_actions
+from lrl.learner.agent import load_agent
+from lrl.learner.branching import greedy_action
 from lrl.networks import (
     CategoricalHead,
     Encoder,
@@ -104,6 +106,20 @@ def test_a_program_chooses_the_same_actions(tmp_path, name: str):
     module = torch.export.load(path).module()
     assert_alike(checkpoint, lambda inputs: module(*inputs))
     assert_alike(checkpoint, lambda inputs: module(*inputs), rows=1)
+
+
+@pytest.mark.parametrize("name", ["mlp", "branches"])
+def test_another_action_than_the_best_one_is_found(tmp_path, name: str):
+    agent, rng = load_agent(checkpoint_of(tmp_path, name)), np.random.default_rng(0)
+    spec = agent.module.env_spec
+    assert spec is not None
+    graph = GreedyGraph(agent.module.online, spec)
+    inputs = [port.sample(5, rng) for port in inputs_of(spec)]
+    q, action = graph(*inputs)
+    worst = greedy_action(-q, None, spec.action)
+    assert not differing(graph, [(q, action)], [inputs])
+    for wrong in (worst, action + 100, action - 100):
+        assert differing(graph, [(q, wrong)], [inputs]) == "action"
 
 
 @pytest.mark.slow

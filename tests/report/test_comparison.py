@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 import scipy.stats
 
 from lrl.report.comparison import Panel, panels
+from lrl.report.figures import draw_profiles, styles
 from lrl.report.page import _failures
 from lrl.report.results import Result, read_results
 from lrl.report.tables import unsupported
+from lrl.types import ConfigError
 
 LEFT, RIGHT = "Left-v0", "Right-v0"
 BOUNDS = {LEFT: (0.0, 10.0), RIGHT: (-100.0, 0.0)}
@@ -100,6 +103,21 @@ def test_performance_profiles_by_hand(panel: Panel):
     assert found.thresholds[1:] == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.8, 0.9])
     # Below all scores; then of 3 runs and of 2: 3 and 1, 2 and 1, again, 1 and 1, 1 and 0, none.
     assert found.share == pytest.approx([1, 3 / 4, 7 / 12, 7 / 12, 5 / 12, 1 / 6, 0])
+
+
+def test_equal_scores_are_drawn_without_a_warning():
+    equal = {name: {LEFT: [7.0, 7.0]} for name in "ab"}
+    (panel,), _ = panels(results_of(equal), {})
+    profiles = panel.profiles()
+    assert profiles["a"].thresholds[0] < 7.0
+    assert profiles["a"].share.tolist() == [1.0, 0.0]
+    draw_profiles(profiles, panel.unit, styles(["a", "b"]))
+
+
+@pytest.mark.parametrize("bounds", [(0.0, math.inf), (-math.inf, 0.0), (math.nan, 1.0), (1.0, 1.0)])
+def test_bounds_are_two_numbers_of_which_the_lower_is_first(bounds: tuple[float, float]):
+    with pytest.raises(ConfigError, match="lower one comes first"):
+        panels(results_of(SCORES), {LEFT: bounds})
 
 
 def test_campaigns_that_are_half_done_say_so(tmp_path: Path):

@@ -24,8 +24,10 @@ from PIL import Image
 from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.envs import EnvConfig
 from lrl.envs.config import without_unused
+from lrl.report.curves import curves
+from lrl.report.groups import group_runs
 from lrl.report.page import report
-from lrl.report.results import read_results
+from lrl.report.results import check_protocols, read_results
 from lrl.report.runs import EVALUATION, read_runs
 from lrl.types import ConfigError
 
@@ -229,6 +231,16 @@ def test_the_best_evaluation_counts_if_asked(runs: Path, tmp_path: Path):
     assert "One run says nothing of what another seed would give" in page.read_text()
 
 
+def test_bounds_count_for_a_single_group_too(runs: Path, tmp_path: Path):
+    folders, bounds = [str(runs / "a")], {"CartPole-v1": (0.0, 4.0)}
+    _, (group, _, *cells) = parsed(report(folders, output=str(tmp_path), bounds=bounds)).tables[
+        "aggregates"
+    ]
+    assert group == "a"
+    assert [numbers(cell)[0] for cell in cells] == [0.625, 0.625, 0.938, 0.375]
+    assert "aggregates" not in parsed(report(folders, output=str(tmp_path))).tables
+
+
 def test_scores_of_others_are_put_beside(tmp_path: Path):
     ours, theirs = tmp_path / "ours.csv", tmp_path / "theirs.csv"
     ours.write_text(
@@ -263,6 +275,7 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     steps, returns = run.curve(EVALUATION, "learner_steps") or ((), ())
     assert [*steps] == [10, 20, 30, 40]
     assert [*returns] == [1, 2, 7, 8]
+    assert "gone on from a/version_0, with which it is one run" in run.remarks()[0]
     seconds, _ = run.curve(EVALUATION, "seconds") or ((), ())
     assert [*seconds] == [5.0, 10.0, 25.0, 30.0]  # 10 seconds before, and 15 and 20 after
     path = folder / "version_1/summary.json"
@@ -310,6 +323,16 @@ def test_axes_are_what_was_counted(runs: Path):
         assert [*returns] == [0.0, 12.0, 3.0]
 
 
+def test_a_seed_that_repeats_leaves_curves_without_an_interval(tmp_path: Path):
+    for number, seed in enumerate([0, 0, 1]):
+        make_run(tmp_path / f"a/version_{number}", seed, [1.0, number])
+    folders = [tmp_path / f"a/version_{number}" for number in range(3)]
+    for chosen, has_interval in ((folders[1:], True), (folders, False)):
+        groups = group_runs(read_runs(chosen))
+        curve = curves(groups, "CartPole-v1", EVALUATION, "learner_steps", "mean")["a"]
+        assert (curve.low is not None) is has_interval
+
+
 def test_protocols_that_differ_are_refused(runs: Path, tmp_path: Path):
     evaluation = {**STAMP["evaluation"], "epsilon": 0.05}
     other = make_run(tmp_path / "other/version_0", 0, [1.0], evaluation=evaluation)
@@ -319,6 +342,11 @@ def test_protocols_that_differ_are_refused(runs: Path, tmp_path: Path):
     scores.write_text("algorithm,task,score,max_frames\nx,CartPole-v1,3,200\n")
     with pytest.raises(ConfigError, match="max_frames 200 instead of 500"):
         report([str(runs / "a")], [str(scores)], str(tmp_path / "page"))
+    games = tmp_path / "games.csv"
+    lines = ["x,ALE/Pong-v5,3,0", "x,ALE/Breakout-v5,3,0.05"]
+    games.write_text("\n".join(["algorithm,task,score,epsilon", *lines, ""]))
+    with pytest.raises(ConfigError, match=r"epsilon 0\.05 instead of 0,"):
+        report([str(games)], output=str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()
 
 
@@ -328,13 +356,16 @@ def test_what_is_no_whole_run_is_told_in_a_sentence(tmp_path: Path):
             report([str(path)], output=str(tmp_path / "page"))
         assert "\n" not in str(caught.value)
 
+    with pytest.raises(ConfigError, match="nothing to compare"):
+        report([], output=str(tmp_path / "page"))
     refuse(tmp_path, "is no run of lrl fit: it has no config.yaml and no metrics.csv")
     refuse(make_run(tmp_path / "a/version_0", 0, []), "never evaluated: .*version_0: a run without")
     run = make_run(tmp_path / "b/version_0", 0, [1.0], ended=False)
     refuse(run, "has no protocol stamp: neither summary.json")
     for number, (name, text) in enumerate(
         [("summary.json", "{"), ("metrics.csv", "step,x\n1\n"), ("metrics.csv", "step,x\n1,y\n"),
-         ("config.yaml", "a: ["), ("config.yaml", "")]
+         ("config.yaml", "a: ["), ("config.yaml", ""), ("config.yaml", "trainer: 5"),
+         ("config.yaml", "model: null")]
     ):  # fmt: skip
         damaged = make_run(tmp_path / f"c{number}/version_0", 0, [1.0])
         (damaged / name).write_text(text)
@@ -372,6 +403,17 @@ def test_files_of_scores_that_are_wrong_are_refused_in_a_sentence(tmp_path: Path
     refuse(tmp_path / "x.csv", "line 2: score 'nan' is no number")
     (tmp_path / "x.csv").write_text("task,seed,score\nPong,1,2\nPong,1,3\n")
     refuse(tmp_path / "x.csv", "has two scores of Pong on Pong with seed 1")
+    (tmp_path / "x.csv").write_text("task,score\nPong,20,5\n")
+    refuse(tmp_path / "x.csv", "line 2: there are more values than columns")
+
+
+def test_files_of_scores_of_other_programs_are_read(tmp_path: Path):
+    path = tmp_path / "x.csv"
+    text = "task,score,max_frames\nCartPole-v1,3,500.0\nCartPole-v1,4,500\n"
+    path.write_text(text, encoding="utf-8-sig")  # as spreadsheets do; pandas writes 500.0
+    found, _ = read_results(path, of_others=False)
+    assert [result.value for result in found] == [3, 4]
+    check_protocols([], found)
 
 
 def test_a_line_that_is_still_written_is_left_out(tmp_path: Path):

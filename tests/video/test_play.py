@@ -30,7 +30,7 @@ from lrl.networks import (
 )
 from lrl.types import ConfigError
 from lrl.video import film
-from lrl.video.play import play
+from lrl.video.play import _default_path, play
 
 pytestmark = quiet_commands
 
@@ -130,6 +130,11 @@ def test_the_film_lies_in_the_folder_of_the_run(checkpoint):
     with pytest.raises(ConfigError, match=r"last-3\.mp4 exists"):
         play(str(checkpoint), first_seed=3)
     play(str(checkpoint), first_seed=3, overwrite=True)
+
+
+def test_the_film_of_a_checkpoint_of_no_run_lies_here(tmp_path):
+    cached = tmp_path / "hub" / "snapshots" / "0a1b" / "agent.ckpt"  # as hub:owner/name is cached
+    assert _default_path(cached, 3) == Path("videos/agent-3.mp4")
 
 
 @pytest.mark.parametrize("head", [ScalarHead, CategoricalHead, QuantileHead, ImplicitQuantileHead])

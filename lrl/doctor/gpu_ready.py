@@ -24,11 +24,12 @@ from lrl.callbacks import NonFiniteGuard
 from lrl.doctor.pretended_gpu import MixedDevicesError, Note, PretendedGpu
 from lrl.doctor.pretended_tensor import CUDA
 from lrl.envs import EnvConfig
-from lrl.learner.actor_pools import Delivery, LocalPool
 from lrl.learner.datamodule import ReplayDataModule
 from lrl.learner.dqn import DQN
 from lrl.parts import safety
 from lrl.parts.quiet import quieten
+from lrl.pools.local import LocalPool
+from lrl.pools.pool import Delivery
 from lrl.replay import RateLimiterConfig, ReplayConfig
 from lrl.types import ConfigError
 

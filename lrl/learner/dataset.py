@@ -10,8 +10,8 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from lrl.checkpoints.generators import generator_states, load_generator_states
-from lrl.learner.actor_pools import ActorPool, Delivery
 from lrl.learner.statistics import RolloutStatistics
+from lrl.pools.pool import ActorPool, Delivery
 from lrl.replay import Experience, RateLimiter, Replay, StoredExperience
 from lrl.types import AnyBatch, ConfigError, Rows
 

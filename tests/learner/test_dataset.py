@@ -19,11 +19,12 @@ from torch.utils.data import DataLoader
 from lrl import ActorLearnerCallback
 from lrl.actors.config import ActorConfig
 from lrl.actors.manager import ActorError
-from lrl.learner.actor_pools import ActorPool, Delivery, ProcessPool
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.statistics import RolloutStatistics
 from lrl.networks import QNetwork
+from lrl.pools.pool import ActorPool, Delivery
+from lrl.pools.processes import ProcessPool
 from lrl.preflight.cores import default_learner_threads
 from lrl.replay import (
     PrioritizedSampler,

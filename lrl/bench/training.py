@@ -105,10 +105,7 @@ def bench(
         raise ConfigError("--device is cuda, but torch finds no GPU here")
     if updates is None:
         updates = tuple(ladder.WORKLOADS) if device == "cuda" else ()
-    _check_work(workloads, updates, sides)
-    for name, value in (("rounds", rounds), ("seconds", seconds)):
-        if not 0 < value < math.inf:
-            raise ConfigError(f"--{name} is {value}: it must be above 0")
+    _check(workloads, updates, sides, {"rounds": rounds, "seconds": seconds})
     if json is not None:
         check_place("--json", json)
     settings = {"device": device, "rounds": rounds, "seconds": seconds}
@@ -226,12 +223,20 @@ def _sizes(side: str) -> tuple[int, int]:
     )
 
 
-def _check_work(workloads: Sequence[str], updates: Sequence[str], sides: Sequence[str]) -> None:
+def _check(
+    workloads: Sequence[str],
+    updates: Sequence[str],
+    sides: Sequence[str],
+    amounts: Mapping[str, float],
+) -> None:
     if not workloads and not updates:
         raise ConfigError("--workloads is empty: name some of " + ", ".join(WORKLOADS))
     _check_names("workloads", workloads, WORKLOADS)
     _check_names("updates", updates, ladder.WORKLOADS)
     _check_sides(sides)
+    for name, value in amounts.items():
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--{name} is {value}: it must be above 0")
 
 
 def _check_sides(sides: Sequence[str]) -> None:

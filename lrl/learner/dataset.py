@@ -158,11 +158,6 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             batches += self._draw(self._most(missing))
         return tuple(batches)
 
-    def next_batch(self) -> Any:
-        """Return the next batch, waiting for the actors where the rate limiter says so."""
-        self._get_ready()
-        return self._draw(1)[0]
-
     def _get_ready(self, may_stop: bool = False) -> None:
         """Take rows in until a batch can be drawn, or this rank should stop."""
         if self._check() and may_stop:  # before actors are started for a run that is over

@@ -222,7 +222,7 @@ def test_what_is_annealed_is_set_before_each_batch():
     dataset.learner_steps = lambda: dataset.batches
     lengths = []
     for _ in range(3):
-        batch = dataset.next_batch()
+        batch: Any = next(dataset)
         lengths.append(dataset.replay.n_step)
         assert batch.discount.tolist() == pytest.approx([0.99 ** lengths[-1]] * 4)
     assert lengths == [4, 3, 2]

@@ -104,8 +104,8 @@ _SHORT = (*_ONE_THREAD, "--trainer.max_steps", "2000")
 
 def _toy(name: str, env: str, *settings: str) -> Trial:
     """Return a run of the recipe `dials` on a toy, as `tests/learning/test_toys.py` learns it."""
-    schedule = {"class_path": "lrl.schedules.Linear", "init_args": {"start": 1.0, "end": 0.1}}
-    schedule["init_args"]["duration"] = 3000
+    falling = {"start": 1.0, "end": 0.1, "duration": 3000}
+    schedule = {"class_path": "lrl.schedules.Linear", "init_args": falling}
     settings = (
         "--data.env.id", env, "--model.optimizer.init_args.lr", "3e-3",
         "--data.exploration.init_args.schedule", json.dumps(schedule),

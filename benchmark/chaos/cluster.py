@@ -28,9 +28,9 @@ from lrl.cluster.config import ClusterConfig
 from lrl.cluster.remotes import Remote
 from lrl.envs import EnvConfig, make_spec
 from lrl.inference.config import InferenceConfig
-from lrl.learner.cluster_pool import ClusterPool
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe
+from lrl.pools.cluster import ClusterPool
 from lrl.testing import Ledger, LedgerEnv
 
 SLOT = ActorSlot(7, num_actors=2, envs_per_actor=4)

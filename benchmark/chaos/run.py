@@ -31,9 +31,9 @@ from lrl import (
     ReplayDataModule,
 )
 from lrl.actors.manager import ActorManager
-from lrl.learner.actor_pools import ProcessPool
 from lrl.learner.datamodule import dataset_of
 from lrl.networks import MLPEncoder
+from lrl.pools.processes import ProcessPool
 from lrl.testing import Ledger, LedgerEnv
 
 COMMAND = (sys.executable, "-c", f"from {__name__} import main; main()")

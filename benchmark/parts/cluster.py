@@ -23,10 +23,11 @@ from lrl.bench.measure import Measurement, compared, table, write
 from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, make_spec
-from lrl.learner.actor_pools import ActorPool, ProcessPool
-from lrl.learner.cluster_pool import ClusterPool
 from lrl.networks import NatureEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe
+from lrl.pools.cluster import ClusterPool
+from lrl.pools.pool import ActorPool
+from lrl.pools.processes import ProcessPool
 from lrl.schedules import Constant
 
 _ENV = EnvConfig("ALE/Pong-v5")

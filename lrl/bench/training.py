@@ -25,6 +25,7 @@ import torch
 
 from lrl.bench import ladder
 from lrl.bench.measure import Measurement, compared, machine, table, write
+from lrl.checkpoints.atomic_files import check_place
 from lrl.types import ConfigError
 
 WORKLOADS = {
@@ -104,18 +105,9 @@ def bench(
         raise ConfigError("--device is cuda, but torch finds no GPU here")
     if updates is None:
         updates = tuple(ladder.WORKLOADS) if device == "cuda" else ()
-    if not workloads and not updates:
-        raise ConfigError("--workloads is empty: name some of " + ", ".join(WORKLOADS))
-    _check_names("workloads", workloads, WORKLOADS)
-    _check_names("updates", updates, ladder.WORKLOADS)
-    _check_sides(sides)
-    for name, value in (("rounds", rounds), ("seconds", seconds)):
-        if not 0 < value < math.inf:
-            raise ConfigError(f"--{name} is {value}: it must be above 0")
-    if json is not None and not json.parent.is_dir():
-        raise ConfigError(f"--json {json}: there is no folder {json.parent}")
-    if json is not None and json.is_dir():
-        raise ConfigError(f"--json {str(json)!r} is a folder: name a file in it")
+    _check(workloads, updates, sides, {"rounds": rounds, "seconds": seconds})
+    if json is not None:
+        check_place("--json", json)
     settings = {"device": device, "rounds": rounds, "seconds": seconds}
     print(", ".join(f"{name} {value}" for name, value in {**machine(), **settings}.items()))
     found: list[Measurement] = []
@@ -165,27 +157,34 @@ def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cp
             ],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        found = list(Path(folder).glob("run/*/metrics.csv"))
-        rows: list[dict[str, str]] = []
-        for path in found:
-            with path.open(newline="") as file:
-                rows += csv.DictReader(file)
         if ended.returncode:
             raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
-        if len(rows) < 2:
-            raise ConfigError(
-                f"--seconds is {seconds:g}, in which {workload} with {actors} actors of {envs} "
-                "environments had hardly begun to learn: give it more"
-            )
-        (path,) = Path(folder).glob("run/*/summary.json")
-        summary = json.loads(path.read_text())
-        shares = summary["time_shares"]
-        rows = rows[len(rows) // 2 :]
-        figures = {
-            name: shares[name] if name in shares else median(float(row[name]) for row in rows)
-            for name in FIGURES
-        }
-        return Run(figures, summary["verdict"])
+        found = _read(Path(folder))
+    if found is None:
+        raise ConfigError(
+            f"--seconds is {seconds:g}, in which {workload} with {actors} actors of {envs} "
+            "environments had hardly begun to learn: give it more"
+        )
+    return found
+
+
+def _read(folder: Path) -> Run | None:
+    """Return what the only run in a folder was like; None if it logged too little to tell."""
+    rows: list[dict[str, str]] = []
+    for path in folder.glob("run/*/metrics.csv"):
+        with path.open(newline="") as file:
+            rows += csv.DictReader(file)
+    if len(rows) < 2:
+        return None
+    (path,) = folder.glob("run/*/summary.json")
+    summary = json.loads(path.read_text())
+    shares = summary["time_shares"]
+    rows = rows[len(rows) // 2 :]
+    figures = {
+        name: shares[name] if name in shares else median(float(row[name]) for row in rows)
+        for name in FIGURES
+    }
+    return Run(figures, summary["verdict"])
 
 
 def measure(
@@ -222,6 +221,22 @@ def _sizes(side: str) -> tuple[int, int]:
     return (
         (0, int(found["alone"])) if found["alone"] else (int(found["actors"]), int(found["envs"]))
     )
+
+
+def _check(
+    workloads: Sequence[str],
+    updates: Sequence[str],
+    sides: Sequence[str],
+    amounts: Mapping[str, float],
+) -> None:
+    if not workloads and not updates:
+        raise ConfigError("--workloads is empty: name some of " + ", ".join(WORKLOADS))
+    _check_names("workloads", workloads, WORKLOADS)
+    _check_names("updates", updates, ladder.WORKLOADS)
+    _check_sides(sides)
+    for name, value in amounts.items():
+        if not 0 < value < math.inf:
+            raise ConfigError(f"--{name} is {value}: it must be above 0")
 
 
 def _check_sides(sides: Sequence[str]) -> None:

@@ -20,8 +20,9 @@ from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.signals import RanksEnd, SigintHold, SigtermWatch, SlurmRequeue
 from lrl.callbacks.summary import RunSummary
 from lrl.diagnosis.watch import RunDiagnosis
+from lrl.loggers.charts import ChartLayout
+from lrl.loggers.histograms import Histograms
 from lrl.loggers.records import RunFiles
-from lrl.loggers.tensorboard import TensorBoardPages
 from lrl.parts.renamed import knows_old_names
 from lrl.types import ConfigError
 from lrl.video.tensorboard import EpisodeVideo
@@ -95,7 +96,8 @@ class ActorLearnerCallback(CallbackGroup):
             self.best,
             self.last,
             self.video,
-            TensorBoardPages(histogram_period_learner_steps),
+            ChartLayout(),
+            Histograms(histogram_period_learner_steps),
             self.diagnosis,
             self.summary,
             self.replay,  # its wait comes after everything else is saved

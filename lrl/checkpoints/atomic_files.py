@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lrl.types import ConfigError
+
 TEMPORARY = ".tmp"
 """How the names of files end that are being written."""
 _BLOCK_BYTES = 2**20
@@ -37,6 +39,18 @@ def replace_file(
             temporary.unlink(missing_ok=True)  # it may be what fills the disk
         raise
     sync_folder(path.parent)
+
+
+def check_place(option: str, path: Path) -> None:
+    """Check, before the work for it is done, that a file can be written there.
+
+    Raises:
+        ConfigError: There is no folder for it, or it is one itself.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{option} {str(path)!r} is a folder: name a file in it")
 
 
 def sync_file(file: BinaryIO) -> None:

@@ -97,12 +97,9 @@ def _writer_for(
         raise ConfigError(
             f"output {str(path)!r}: {existing[0]} exists; give another name, or --overwrite true"
         )
-    if path.suffix == ".onnx":
+    if path.suffix == ".onnx":  # before a checkpoint is loaded for nothing
         try:
-            for module in (
-                "onnxruntime",
-                "onnxscript",
-            ):  # before a checkpoint is loaded for nothing
+            for module in ("onnxruntime", "onnxscript"):
                 import_module(module)
         except ImportError as error:
             raise ConfigError(

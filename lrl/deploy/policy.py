@@ -13,7 +13,7 @@ import torch
 from lrl.deploy.hub import fetched
 from lrl.deploy.observations import read_observation
 from lrl.deploy.played_env import PlayedEnv
-from lrl.evaluation.episodes import choose_actions, spaces_of
+from lrl.evaluation.episodes import choose_actions, differing_spaces
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.types import ConfigError, EnvSpec, Memory
 
@@ -101,10 +101,7 @@ class TrainedPolicy:
             ConfigError: It cannot be made here, or is another than it was in training.
         """
         env = PlayedEnv(self.agent.env, render_mode)
-        there, here = spaces_of(self.spec), spaces_of(env.env_spec)
-        other = [f"{name} {here[name]} instead of {there[name]}" for name in there
-                 if here[name] != there[name]]  # fmt: skip
-        if other:
+        if other := differing_spaces(self.spec, env.env_spec):
             env.close()
             raise ConfigError(
                 f"{self.agent.env.id} has {', '.join(other)} here: use the versions of the "

@@ -51,16 +51,16 @@ def no_reward(run: History) -> Finding | None:
         return None
     return Finding(
         "no_reward",
-        f"every reward of {run.total('count/env_steps'):,.0f} env steps "
-        f"({run.total('rollout/episodes'):,.0f} episodes) was 0, so that there is nothing to learn "
-        "from: look at what the environment and its wrappers (data.env) return; if a first reward "
+        f"every reward in {run.total('count/env_steps'):,.0f} env steps "
+        f"({run.total('rollout/episodes'):,.0f} episodes) was 0, so there is nothing to learn "
+        "from: check what the environment and its wrappers return (data.env); if a first reward "
         "is hard to find, explore more (data.exploration)",
         "data.env",
     )
 
 
 def reward_scale(run: History) -> Finding | None:
-    """Find rewards that mean values which networks learn too slowly."""
+    """Find rewards that add up to larger values than a network learns in good time."""
     if run.settings.rescales:
         return None
     largest = run.total("train/reward_abs_max")
@@ -74,15 +74,15 @@ def reward_scale(run: History) -> Finding | None:
         return None
     return Finding(
         "reward_scale",
-        f"{what} mean values of about {size:,.2g}, where those of a new network are near 0 and "
-        "move by little at each learner step: clip rewards (data.env.reward_clip), make them "
-        "smaller by a wrapper, or rescale values (model.head.value_rescaling)",
+        f"with {what}, values have to grow to about {size:,.2g}, but a new network's are near 0 "
+        "and change little at each learner step: clip rewards (data.env.reward_clip), scale them "
+        "down with a wrapper, or rescale values (model.head.value_rescaling)",
         "data.env.reward_clip",
     )
 
 
 def values_diverge(run: History) -> Finding | None:
-    """Find values that no sequence of the rewards could bring."""
+    """Find values that no sequence of rewards could add up to."""
     horizon, rewards = _horizon(run), run.total("train/reward_abs_max")
     if horizon is None or not rewards or run.settings.gives_returns:
         return None
@@ -93,10 +93,10 @@ def values_diverge(run: History) -> Finding | None:
         return None
     return Finding(
         "values_diverge",
-        f"values are about {value:,.3g}, but rewards of at most {rewards:,.3g} in a transition "
-        f"and the discount {run.settings.gamma:g} allow {bound:,.3g}: learning diverges. Lower the "
-        f"learning rate ({_rate(run)}), clip gradients (model.gradient_clip_norm), or update the "
-        "target network less often (model.target_update_period_learner_steps)",
+        f"values are about {value:,.3g}, but rewards of at most {rewards:,.3g} per transition and "
+        f"a discount of {run.settings.gamma:g} allow no more than {bound:,.3g}: learning diverges. "
+        f"Lower the learning rate ({_rate(run)}), clip gradients (model.gradient_clip_norm), or "
+        "update the target network less often (model.target_update_period_learner_steps)",
         "model.optimizer",
     )
 
@@ -109,10 +109,9 @@ def overestimation(run: History) -> Finding | None:
         for where in ("rollout", "eval")
     ]
     known = [(total, length) for total, length in pairs if total is not None and length]
+    # Without evaluations nobody knows what the agent earns when it does not explore.
     if value is None or gamma is None or gamma >= 1.0 or len(known) < len(pairs):
-        return (
-            None  # without evaluations nobody knows what the agent earns when it does not explore
-        )
+        return None
     # An episode that was cut off would have earned on, at the same pace.
     worths = [worth for total, length in known for worth in (total, total / length / (1 - gamma))]
     rewards = run.total("train/reward_abs_max")
@@ -122,8 +121,8 @@ def overestimation(run: History) -> Finding | None:
     total = max(total for total, _ in known)
     return Finding(
         "overestimation",
-        f"the value at the start of episodes is {value:,.3g}, but they return {total:,.3g}: values "
-        "are over-estimated. Let the online network choose the next action (model.bootstrap "
+        f"the value at the start of episodes is {value:,.3g}, but episodes return {total:,.3g}: "
+        "values are overestimated. Let the online network choose the next action (model.bootstrap "
         "lrl.learner.DoubleBootstrap), update the target network less often, or lower the learning "
         f"rate ({_rate(run)})",
         "model.bootstrap",
@@ -131,28 +130,28 @@ def overestimation(run: History) -> Finding | None:
 
 
 def dead_units(run: History) -> Finding | None:
-    """Find a layer that says the same of nearly every observation."""
+    """Find a layer in which nearly every unit is dead."""
     share = run.level("train/dead_units")
     if share is None or share < 0.95:
         return None
     return Finding(
         "dead_units",
-        f"{share:.0%} of the units of one layer are 0 for every observation, and learn nothing any "
-        f"more: lower the learning rate ({_rate(run)}), clip gradients "
-        "(model.gradient_clip_norm), or normalise layers (encoder.layer_norm)",
+        f"{share:.0%} of the units of one layer are 0 for every observation of a batch, and no "
+        f"longer learn: lower the learning rate ({_rate(run)}), clip gradients "
+        "(model.gradient_clip_norm), or normalise layers (model.encoder.init_args.layer_norm)",
         "model.optimizer",
     )
 
 
 def target_still(run: History) -> Finding | None:
-    """Find a target network that stayed as it was made."""
+    """Find a target network that was never updated."""
     updates = run.series("train/target_updates")
     if not updates or any(updates) or not run.is_whole:
         return None
     return Finding(
         "target_still",
         f"the target network was not updated once in {run.session_learner_steps:,} learner steps, "
-        "so that values are learnt from a network that has learnt nothing: lower "
+        "so Bellman targets come from a network that has learnt nothing: lower "
         "model.target_update_period_learner_steps",
         "model.target_update_period_learner_steps",
     )
@@ -167,14 +166,14 @@ def exploration_stuck(run: History) -> Finding | None:
     return Finding(
         "exploration_stuck",
         f"epsilon is still {epsilon:.2f} after {run.progress:.0%} of the learner steps{seen}: most "
-        "actions are random, and what the agent has learnt is hardly tried. Let data.exploration "
-        "end lower, or within fewer env steps",
+        "actions are random, and what the agent has learnt is hardly ever tried. Let "
+        "data.exploration end at a lower epsilon, or after fewer env steps",
         "data.exploration",
     )
 
 
 def exploration_over(run: History) -> Finding | None:
-    """Find that exploration ended a while ago, and nothing was found by it."""
+    """Find that exploration ended long ago, and that returns never rose."""
     epsilons = run.series("train/epsilon")
     if not epsilons or epsilons[-1] > 0.1 or max(epsilons) < 0.5 or not run.is_flat:
         return None
@@ -184,15 +183,16 @@ def exploration_over(run: History) -> Finding | None:
     returns = run.series("rollout/return_mean")
     return Finding(
         "exploration_over",
-        f"epsilon came down to {epsilons[-1]:.3g} after {ended / len(epsilons):.0%} of the rows, "
-        f"and the return has not risen: training episodes returned {returns[0]:,.4g} at first and "
-        f"{returns[-1]:,.4g} at last. Let data.exploration take longer or end higher",
+        f"epsilon fell to {epsilons[-1]:.3g} in the first {ended / len(epsilons):.0%} of the run "
+        f"so far, and the return has not risen: training episodes returned {returns[0]:,.4g} at "
+        f"first and return {returns[-1]:,.4g} now. Let data.exploration take longer, or end at a "
+        "higher epsilon",
         "data.exploration",
     )
 
 
 def replay_small(run: History) -> Finding | None:
-    """Find a replay that forgets before it has been learnt from."""
+    """Find a replay that holds little more than was just experienced."""
     size, env_steps = run.total("replay/size"), run.total("count/env_steps")
     newest = run.newest("replay/size", 0.5)
     is_filling = not newest or min(newest) < 0.8 * max(newest)  # steps at ends of episodes vary
@@ -201,24 +201,24 @@ def replay_small(run: History) -> Finding | None:
     length, batch = run.level("rollout/length_mean") or 0.0, run.settings.samples_per_batch
     if size >= max(_FEWEST_BATCHES * batch, _FEWEST_EPISODES * length):
         return None
+    episodes = f", or {size / length:.1f} episodes of {length:,.0f}" if length else ""
     return Finding(
         "replay_small",
-        f"the replay keeps {size:,.0f} env steps: {size / batch:.1f} batches, or "
-        f"{size / max(length, 1.0):.1f} episodes of {length:,.0f}. What was just seen is all that "
-        "is learnt from: raise data.replay.capacity",
+        f"the replay holds only {size:,.0f} env steps ({size / batch:.1f} batches{episodes}), so "
+        "nothing but the newest experience is learnt from: raise data.replay.capacity",
         "data.replay.capacity",
     )
 
 
 def replay_old(run: History) -> Finding | None:
-    """Find that the learner goes on learning from the same rows, or those of old policies."""
+    """Find a learner that keeps to the same rows, or gets those of old policies."""
     lag = run.level("sync/policy_lag_mean") or 0.0
     if lag > 0.25 * run.learner_steps:
         return Finding(
             "replay_old",
-            f"the rows that come in were made by policies {lag:,.0f} learner steps old, of "
-            f"{run.learner_steps:,}: send weights more often "
-            "(actor_learner.sync_period_learner_steps), or look at why they arrive late",
+            f"new rows come from policies that are {lag:,.0f} learner steps old, after "
+            f"{run.learner_steps:,} learner steps in all: send weights more often "
+            "(actor_learner.sync_period_learner_steps), or find out why they arrive late",
             "actor_learner.sync_period_learner_steps",
         )
     learner, env = run.newest("count/learner_steps"), run.newest("count/env_steps")
@@ -230,8 +230,8 @@ def replay_old(run: History) -> Finding | None:
         return None
     return Finding(
         "replay_old",
-        f"{rate:,.0f} samples are learnt from for each env step that comes in: the rows are learnt "
-        "by heart. Lower data.rate.samples_per_insert, or add actors (data.actors.num_actors)",
+        f"{rate:,.0f} samples are drawn for each new env step, so the network learns the same rows "
+        "by heart: lower data.rate.samples_per_insert, or add actors (data.actors.num_actors)",
         "data.rate.samples_per_insert",
     )
 
@@ -247,8 +247,8 @@ def priorities_collapsed(run: History) -> Finding | None:
         return None
     return Finding(
         "priorities_collapsed",
-        f"{share:.0%} of a batch's rows are distinct, where even chances would make it "
-        f"{uniform:.0%}: a few rows hold nearly all priority. Lower "
+        f"only {share:.0%} of the rows of a batch are distinct, and with uniform sampling "
+        f"{uniform:.0%} would be: a few rows hold nearly all of the priority. Lower "
         "data.replay.sampler.init_args.alpha, or clip rewards (data.env.reward_clip)",
         "data.replay.sampler",
     )

@@ -72,7 +72,7 @@ def verdict(
     if evaluated >= _EVALUATES:
         return (
             f"evaluation-bound: it took {percent(evaluated)} of the time; evaluate less often "
-            "(actor_learner.eval_period_learner_steps), or in the background, given a core"
+            "(actor_learner.eval_period_learner_steps), or in the background, if a core is free"
         )
     seconds = sum(actor.seconds for actor in actors)
     idle = sum(actor.wait_seconds for actor in actors) / seconds if seconds else 0.0
@@ -91,8 +91,8 @@ def starved(waited: float, is_synchronous: bool, is_slowed: bool) -> str:
         return f"held back by rate.max_learner_steps_per_second, {percent(waited)} of the time"
     if is_synchronous:
         return (
-            f"environment-bound: acting took {percent(waited)} of the time; with actors in the "
-            "background (data.actors.num_actors) it goes on beside learning, given a core"
+            f"environment-bound: acting took {percent(waited)} of the time; actors in the "
+            "background (data.actors.num_actors) act while the learner learns, if a core is free"
         )
     return (
         f"environment-bound: the learner waited {percent(waited)} of the time; add actors "

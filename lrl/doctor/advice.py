@@ -42,7 +42,7 @@ def advice(machine: Machine, speeds: Speeds | None) -> Iterator[str]:
         fitting = room // (2 * _FRAME_BYTES)
         rows = fitting // 50_000 * 50_000 or fitting // 1000 * 1000
         yield (
-            f"a million frames of Atari take 7.1 GB; in half of the {where} fit "
+            f"a million frames of Atari take 7.1 GB; for half of the {where}: "
             f"--data.replay.capacity {rows}"
         )
 

@@ -8,7 +8,7 @@ import pkgutil
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -24,11 +24,12 @@ from lrl.callbacks import NonFiniteGuard
 from lrl.doctor.pretended_gpu import MixedDevicesError, Note, PretendedGpu
 from lrl.doctor.pretended_tensor import CUDA
 from lrl.envs import EnvConfig
-from lrl.learner.actor_pools import Delivery, LocalPool
 from lrl.learner.datamodule import ReplayDataModule
 from lrl.learner.dqn import DQN
 from lrl.parts import safety
 from lrl.parts.quiet import quieten
+from lrl.pools.local import LocalPool
+from lrl.pools.pool import Delivery
 from lrl.replay import RateLimiterConfig, ReplayConfig
 from lrl.types import ConfigError
 
@@ -113,6 +114,15 @@ def look_at(gpu_ready: str, env: str, learner_steps: int) -> None:
                 f"{gpu_ready} cannot learn on a GPU: {error}. Make new tensors on the device of "
                 "those that they meet, and register constants as buffers"
             ) from error
+    _check_reads(gpu_ready, steps)
+    count = Counter(note.kind for note in steps[-1])
+    print(
+        f"{gpu_ready} waits for no GPU: a learner step launches {count['kernel']} operations and "
+        f"copies {count['to_device']} block there and {count['to_host']} back, late"
+    )
+
+
+def _check_reads(gpu_ready: str, steps: Sequence[Sequence[Note]]) -> None:
     reads = Counter(f"{n.what} at {n.where}" for step in steps for n in step if n.kind == "read")
     if reads:
         rates = ((what, count / len(steps)) for what, count in reads.items())
@@ -121,11 +131,6 @@ def look_at(gpu_ready: str, env: str, learner_steps: int) -> None:
             f"{gpu_ready} waits for the GPU in its learner steps: {each}. Keep what is computed in "
             "tensors there (torch.where instead of `if`), and make new ones on their device"
         )
-    count = Counter(note.kind for note in steps[-1])
-    print(
-        f"{gpu_ready} waits for no GPU: a learner step launches {count['kernel']} operations and "
-        f"copies {count['to_device']} block there and {count['to_host']} back, late"
-    )
 
 
 class _PretendedAccelerator(Accelerator):

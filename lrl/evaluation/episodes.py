@@ -118,7 +118,17 @@ class EvaluationConfig:
         return names.pop() if len(names) == 1 else CUSTOM
 
 
-def spaces_of(spec: EnvSpec) -> dict[str, Any]:
+def differing_spaces(trained: EnvSpec, played: EnvSpec) -> list[str]:
+    """Say in what observations and actions of an environment are not those of training."""
+    here, there = _spaces(played), _spaces(trained)
+    return [
+        f"{name} {here[name]} instead of {there[name]}"
+        for name in there
+        if here[name] != there[name]
+    ]
+
+
+def _spaces(spec: EnvSpec) -> dict[str, Any]:
     """Return what of a specification an agent is bound to, for messages."""
     branches = spec.action.branches
     return {
@@ -139,13 +149,7 @@ def check_same_spaces(trained: EnvSpec, played: EnvSpec) -> None:
     Raises:
         ConfigError: Observations or actions are others; the message says in what.
     """
-    here, there = spaces_of(played), spaces_of(trained)
-    differing = [
-        f"{name} {here[name]} instead of {there[name]}"
-        for name in there
-        if here[name] != there[name]
-    ]
-    if differing:
+    if differing := differing_spaces(trained, played):
         raise ConfigError(
             f"data.evaluation.env gives an environment with {', '.join(differing)} in training: "
             "an agent can be evaluated only with the observations and actions that it learnt with"

@@ -1,6 +1,5 @@
 """The learner: dataset, datamodule, bootstrap rules and the DQN module."""
 
-from lrl.learner.actor_pools import ActorPool, Delivery, Episode
 from lrl.learner.bootstrap import (
     BootstrapRule,
     DoubleBootstrap,
@@ -11,6 +10,7 @@ from lrl.learner.bootstrap import (
 from lrl.learner.datamodule import ReplayDataModule
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.dqn import DQN
+from lrl.pools.pool import ActorPool, Delivery, Episode
 
 __all__ = [
     "DQN",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,25 +17,26 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy, Exploration
-from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
-from lrl.checkpoints.saved_replay import SavedReplayError, load_replay, replay_folder
+from lrl.actors.slot import ActorSlot
 from lrl.checkpoints.stamp import make_stamp, trained_in
 from lrl.cluster.config import ClusterConfig
-from lrl.cluster.nodes import packages_of
-from lrl.envs import EnvConfig, RestorableEnvs, make_envs, make_spec
+from lrl.envs import EnvConfig, make_spec
 from lrl.evaluation.episodes import TEST_SEED, VALIDATION_SEED, EvaluationConfig
 from lrl.evaluation.loader import EvaluationLoader
 from lrl.inference.config import InferenceConfig
-from lrl.learner.actor_pools import ActorPool, LocalPool, ProcessPool
-from lrl.learner.cluster_pool import ClusterPool, JoinedPools
 from lrl.learner.dataset import ReplayDataset
+from lrl.learner.restoring import restore_replay
 from lrl.networks import QNetwork
 from lrl.parts.device_copies import to_device_together
 from lrl.parts.devices import of_this_rank
 from lrl.parts.quiet import quieten
 from lrl.parts.recipe import blamed_on
+from lrl.pools.choice import background_pool, local_pool
+from lrl.pools.local import LocalPool
+from lrl.pools.pool import ActorPool
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
+from lrl.preflight.own_parts import check_own_pool, check_replay_unset
 from lrl.preflight.ranks import announce_ranks
 from lrl.preflight.run import BringsExperience, check_evaluation, check_run
 from lrl.preflight.settings import check_experience, check_holds, check_offline
@@ -54,7 +53,6 @@ from lrl.replay import (
     ReplayConfig,
     Sampler,
     TrackingSampler,
-    UniformSampler,
 )
 from lrl.types import AnyBatch, Column, ConfigError, EnvSpec, Rows
 
@@ -139,17 +137,13 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         if self.seed < 0:
             raise ConfigError(f"data.seed must be at least 0, got {self.seed}")
         if self.pool is not None:
-            own = (self.actors, self.inference, self.exploration)
-            _check_pool(self.pool, is_alone=own == _NO_ACTORS and self.cluster is None)
+            check_own_pool(self.pool, self.actors, self.inference, self.exploration, self.cluster)
             if self.pool.is_finite:
                 name, has_replay = type(self.pool).__name__, not self.has_own_experience
                 check_offline(name, self.rate, has_replay)
                 self.rate = replace(self.rate, samples_per_insert=None, warm_up_env_steps=1)
-        if self.has_own_experience and not _is_default(self.replay):
-            raise ConfigError(
-                "data.experience takes the place of the replay, so that data.replay would do "
-                "nothing: leave it out"
-            )
+        if self.has_own_experience:
+            check_replay_unset(self.replay)
 
     @property
     def env_spec(self) -> EnvSpec:
@@ -343,50 +337,9 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         return {"env": trained_in(self.stamp()), "ranks": self._trainer().world_size}
 
     def restore_replay(self) -> None:
-        """Give this rank's replay back if the checkpoint that was loaded names one; once.
-
-        One that cannot be restored is left out with a warning, and filled to its minimum again.
-        """
-        trainer, dataset = self._trainer(), self.dataset
-        if dataset is None or not dataset.replay_to_restore:
-            return
-        path, name, dataset.replay_to_restore = trainer.ckpt_path, dataset.replay_to_restore, ""
-        started = time.monotonic()
-        try:
-            state = load_replay(
-                replay_folder(Path(str(path)).parent, trainer.global_rank),
-                dataset.stored,
-                self.replay_settings(),
-                trainer.global_step,
-                name,
-            )
-            self._check_source(dataset, state["source"])
-        except (SavedReplayError, OSError) as error:
-            _log.warning(
-                "the replay saved with %s is left out, and filled to its minimum again: %s",
-                path,
-                error,
-            )
-            return
-        dataset.restore(state)
-        _log.info(
-            "the replay saved with %s is restored: %d rows in %.1f s",
-            path,
-            dataset.stored.streams.num_rows,
-            time.monotonic() - started,
-        )
-
-    def _check_source(self, dataset: ReplayDataset, source: Mapping[str, Any]) -> None:
-        """Check that a finite pool goes on behind the rows that are restored, or clear them."""
-        name = type(self.pool).__name__
-        if self.pool is None or not self.pool.is_finite:
-            return
-        if not source.get("actor") or source.get("pool") != name:
-            dataset.stored.streams.clear()
-            raise SavedReplayError(
-                f"data.pool {name} brings all rows, and those of {source.get('pool') or 'actors'} "
-                "would be learnt from beside them"
-            )
+        """Give this rank's replay back if the checkpoint that was loaded names one; once."""
+        if self.dataset is not None:
+            restore_replay(self._trainer(), self.dataset, self.pool, self.replay_settings())
 
     def check(self) -> bool:
         """Raise if a signal asks for the end, or if another rank is gone.
@@ -448,61 +401,41 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         if slot.world_size > 1:
             # Each rank draws noise and levels of its own, which are not those of its first actor.
             torch.manual_seed(slot.policy_seed() + 1)
-        pool = self.pool
-        if pool is None and self.num_actors == 0:
-            pool = self._local_pool(dataset)
-        pool = pool or self._background_pool(dataset.experience.needs_values)
+        if self.pool is not None:
+            pool = self.pool
+        elif self.num_actors > 0:
+            pool = self._background_pool(dataset.experience.needs_values)
+        else:
+            pool = local_pool(
+                self.env,
+                self.actors.envs_per_actor,
+                self.exploration,
+                slot,
+                lambda: trainer.global_step,
+                can_be_saved=saves_replay(trainer) or dataset.goes_on(LocalPool),
+            )
         if pool.is_finite and not dataset.goes_on(type(pool)):
             dataset.count_afresh()
         pool.start(module.online, dataset.env_steps_offset * slot.world_size)
         return pool
 
-    def _local_pool(self, dataset: ReplayDataset) -> LocalPool:
-        trainer, count = self._trainer(), self.actors.envs_per_actor
-        if saves_replay(trainer) or dataset.goes_on(LocalPool):  # single ones can be saved
-            singles = [make_envs(self.env, 1, training=True) for _ in range(count)]
-            envs = RestorableEnvs(singles, TRAINING_SEED_FLOOR)
-        else:  # the learner waits while they step
-            envs = make_envs(self.env, count, training=True, num_threads=torch.get_num_threads())
-        return LocalPool(
-            envs, self.exploration, self.slot, lambda: trainer.global_step, self.env.reward_clip
-        )
-
     def _background_pool(self, needs_values: bool) -> ActorPool:
-        spec = replace(self.env_spec, values=needs_values)
-        if self.cluster is None:
-            return self._process_pool(spec)
-        first = replace(self.slot, actor=self.actors.num_actors)
         trainer: Any = self._trainer()
-        remote = ClusterPool(
-            self.cluster,
+        inference = self.inference
+        if (servers := self.local_inference) is not None:
+            learner, rank = trainer.strategy.root_device, trainer.local_rank
+            devices = tuple(of_this_rank(name, learner, rank) for name in servers.devices)
+            inference = replace(servers, devices=devices)
+        return background_pool(
             self.actors,
             self.env,
-            spec,
-            self.exploration,
-            first,
-            trainer.lightning_module.network_recipe,
-            packages_of(self.env),
-            self.inference,
-            version=trainer.global_step,
-        )
-        return JoinedPools([remote, self._process_pool(spec)]) if self.actors.num_actors else remote
-
-    def _process_pool(self, spec: EnvSpec) -> ProcessPool:
-        trainer: Any = self._trainer()
-        learner, inference = trainer.strategy.root_device, self.inference
-        if inference is not None:
-            devices = (of_this_rank(n, learner, trainer.local_rank) for n in inference.devices)
-            inference = replace(inference, devices=tuple(devices))
-        return ProcessPool(
-            self.actors,
-            self.env,
-            spec,
+            replace(self.env_spec, values=needs_values),
             self.exploration,
             self.slot,
             trainer.lightning_module.network_recipe,
             inference,
-            version=trainer.global_step,
+            self.cluster,
+            trainer.global_step,
         )
 
     def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
@@ -515,39 +448,6 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             self.check,
             self.meet,
         )
-
-
-_NO_ACTORS = (ActorConfig(), None, EpsilonGreedy())  # which the command line writes out
-
-
-def _check_pool(pool: object, is_alone: bool) -> None:
-    """Check a pool of the user's own.
-
-    Args:
-        pool: What was given.
-        is_alone: Whether nothing was said of actors beside it.
-    """
-    name = type(pool).__name__
-    if not isinstance(pool, ActorPool):
-        raise ConfigError(f"data.pool must be an instance of an ActorPool, got {pool!r}")
-    if not (isinstance(pool.num_streams, int) and pool.num_streams > 0):
-        raise ConfigError(
-            f"data.pool {name} must have num_streams, the number of its environments, at least 1, "
-            f"got {pool.num_streams!r}"
-        )
-    if not is_alone:
-        raise ConfigError(
-            f"data.pool {name} brings rows of its own, so that data.actors, data.inference and "
-            "data.exploration would do nothing, nor would data.cluster: leave them out"
-        )
-
-
-def _is_default(replay: ReplayConfig) -> bool:
-    """Return whether nothing was said of the replay; the command line writes the defaults out."""
-    if replace(replay, sampler=UniformSampler) != ReplayConfig():
-        return False
-    with blamed_on("replay.sampler"):
-        return type(replay.sampler()) is UniformSampler
 
 
 def datamodule_of(trainer: L.Trainer) -> ReplayDataModule:

@@ -10,8 +10,8 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from lrl.checkpoints.generators import generator_states, load_generator_states
-from lrl.learner.actor_pools import ActorPool, Delivery
 from lrl.learner.statistics import RolloutStatistics
+from lrl.pools.pool import ActorPool, Delivery
 from lrl.replay import Experience, RateLimiter, Replay, StoredExperience
 from lrl.types import AnyBatch, ConfigError, Rows
 
@@ -157,11 +157,6 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             self._get_ready()
             batches += self._draw(self._most(missing))
         return tuple(batches)
-
-    def next_batch(self) -> Any:
-        """Return the next batch, waiting for the actors where the rate limiter says so."""
-        self._get_ready()
-        return self._draw(1)[0]
 
     def _get_ready(self, may_stop: bool = False) -> None:
         """Take rows in until a batch can be drawn, or this rank should stop."""

@@ -5,10 +5,12 @@ Minari's own functions do all that is about files; MINARI_DATASETS_PATH says whe
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,8 +179,7 @@ def write_dataset(
             written there.
     """
     minari = import_minari()
-    place = check_new(dataset_id)
-    try:
+    with _removed_if_it_fails(dataset_id, check_new(dataset_id)):
         with warnings.catch_warnings():  # of authors and links, which are not ours to name
             warnings.simplefilter("ignore", UserWarning)
             dataset = minari.create_dataset_from_buffers(
@@ -197,15 +198,21 @@ def write_dataset(
             )
         if env is not None:  # given to Minari, it would make the environment
             dataset.storage.update_metadata({"env_spec": env})
+    return int(dataset.total_episodes), int(dataset.total_steps)
+
+
+@contextlib.contextmanager
+def _removed_if_it_fails(dataset_id: str, place: Path) -> Iterator[None]:
+    try:
+        yield
     except BaseException as error:
         shutil.rmtree(place, ignore_errors=True)
         if isinstance(error, OSError):
             raise ConfigError(f"dataset_id {dataset_id!r} cannot be written: {error}") from error
         raise
-    return int(dataset.total_episodes), int(dataset.total_steps)
 
 
-def check_new(dataset_id: str) -> Any:
+def check_new(dataset_id: str) -> Path:
     """Return where a new dataset will lie.
 
     Raises:
@@ -221,7 +228,7 @@ def check_new(dataset_id: str) -> Any:
     return place
 
 
-def _place_of(dataset_id: str) -> Any:
+def _place_of(dataset_id: str) -> Path:
     """Return the folder of a dataset; no name leads out of that of all."""
     parse = import_module("minari.dataset.minari_dataset").parse_dataset_id
     try:

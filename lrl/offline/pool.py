@@ -10,10 +10,10 @@ from typing import Any
 from typing_extensions import override
 
 from lrl.envs import EnvConfig
-from lrl.learner.actor_pools import ActorPool, Delivery, Episode
 from lrl.networks import QNetwork
 from lrl.offline.episodes import RecordedEpisode, num_rows, rows_of
 from lrl.offline.minari_files import MinariEpisodes, import_minari
+from lrl.pools.pool import ActorPool, Delivery, Episode
 from lrl.types import ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)

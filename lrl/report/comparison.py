@@ -190,16 +190,12 @@ def panels(results: Sequence[Result], bounds: Bounds) -> tuple[list[Panel], list
             continue  # the table of the environment says it all
         if unit == RAW and len(tasks) > 1:
             sentences.append(
-                f"Raw returns of {', '.join(tasks)} do not add up, so that {_listed(groups)} "
+                f"Raw returns of {', '.join(tasks)} do not add up, so that {', '.join(groups)} "
                 "is not aggregated: state bounds (--bounds)."
             )
             continue
         found.append(_panel(tasks, unit, groups, bounds))
     return found, sentences
-
-
-def _listed(groups: Mapping[str, object]) -> str:
-    return ", ".join(groups)
 
 
 def _check_bounds(bounds: Bounds, tasks: set[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lrl.checkpoints.atomic_files import check_place
 from lrl.checkpoints.files import read_checkpoint, reason
 from lrl.checkpoints.runs import dataset_state, missing_replay, saved_replay_of
 from lrl.checkpoints.saved_replay import (
@@ -46,10 +47,8 @@ def inspect(ckpt_path: str, json: Path | None = None) -> None:
     Raises:
         ConfigError: It is no checkpoint of lrl's, or there is no folder for the file.
     """
-    if json is not None and not json.parent.is_dir():
-        raise ConfigError(f"--json {json}: there is no folder {json.parent}")
-    if json is not None and json.is_dir():
-        raise ConfigError(f"--json {str(json)!r} is a folder: name a file in it")
+    if json is not None:
+        check_place("--json", json)
     found = contents(ckpt_path)
     print(text(found))
     if json is not None:

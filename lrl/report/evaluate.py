@@ -12,7 +12,7 @@ import torch
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import kind_of, make_spec
-from lrl.evaluation.episodes import TEST_SEED, run_episodes, spaces_of
+from lrl.evaluation.episodes import TEST_SEED, differing_spaces, run_episodes
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.processes.interrupt import interrupt
 from lrl.report.scores import (
@@ -145,14 +145,10 @@ def _load(
 def _check_spec(agent: Agent, found: EnvSpec) -> None:
     trained = agent.module.env_spec
     assert trained is not None
-    there, here = spaces_of(trained), spaces_of(found)
-    other = [
-        f"{name} {there[name]}, here {here[name]}" for name in there if there[name] != here[name]
-    ]
-    if other:
+    if other := differing_spaces(trained, found):
         raise ConfigError(
-            f"checkpoint {agent.path} was trained on {agent.env.id} with {'; '.join(other)}: use "
-            "the versions of its stamp"
+            f"checkpoint {agent.path}: {agent.env.id} has {', '.join(other)} here: use the "
+            "versions of its stamp"
         )
 
 

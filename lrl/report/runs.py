@@ -120,7 +120,7 @@ class Run:
         restarts = sum(actor["restarts"] for actor in self.summary.get("actors", []))
         if restarts:
             found.append(f"Its actors were restarted {restarts} times.")
-        return found + [finding.sentence for finding in self._findings()]
+        return found + [f"Diagnosis, {name}: {said}." for name, said, _ in self._findings()]
 
     def _findings(self) -> list[Finding]:
         history = History(self.learning)

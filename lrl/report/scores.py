@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lrl.checkpoints.atomic_files import replace_file
+from lrl.checkpoints.files import temporary_beside
 from lrl.checkpoints.stamp import differences, flatten, kind_in, machine
 from lrl.evaluation.episodes import Episodes
 from lrl.report.statistics import Summary, summarise
@@ -194,8 +194,7 @@ def write_scores(files: tuple[Path, Path], scores: Sequence[Score], device: str)
     text = json.dumps(report, indent=2, allow_nan=False)
     try:
         for path, content in zip(files, (table.getvalue(), f"{text}\n"), strict=True):
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
             data = content.encode()
-            replace_file(path, lambda file, data=data: file.write(data), temporary)
+            replace_file(path, lambda file, data=data: file.write(data), temporary_beside(path))
     except OSError as error:
         raise ConfigError(f"out: the scores cannot be written: {error}") from error

@@ -57,7 +57,7 @@ def summarise(groups: Sequence[npt.ArrayLike], independent: bool = True) -> Summ
         raise ValueError(f"scores must be finite numbers, got {scores}")
     # Drawn from a single score, a group would pretend that it never varies.
     is_known = independent and all(np.size(group) > 1 for group in groups)
-    low, high = interquartile_mean_interval(groups) if is_known else (None, None)
+    low, high = map(float, interval(groups, interquartile_means)) if is_known else (None, None)
     return Summary(
         count=len(scores),
         mean=float(scores.mean()),
@@ -83,27 +83,6 @@ def interquartile_mean(scores: npt.ArrayLike) -> float:
     return float(interquartile_means_along(np.asarray(scores, np.float64)[None])[0])
 
 
-def interquartile_mean_interval(
-    groups: Sequence[npt.ArrayLike],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Return the interquartile mean's interval by the stratified percentile bootstrap.
-
-    Args:
-        groups: Scores, `[n]` each: each resample draws n of each group, with replacement.
-        confidence: Probability that the interval shall have.
-        resamples: Number of resamples.
-        seed: Of the draws: equal arguments give equal intervals.
-    """
-    low, high = interval(
-        groups, interquartile_means, confidence=confidence, resamples=resamples, seed=seed
-    )
-    return float(low), float(high)
-
-
 def interval(
     groups: Sequence[npt.ArrayLike],
     statistic: Statistic,
@@ -115,11 +94,11 @@ def interval(
     """Return the ends of a statistic's interval by the stratified percentile bootstrap.
 
     Args:
-        groups: As in `interquartile_mean_interval`.
+        groups: Scores, `[n]` each: each resample draws n of each group, with replacement.
         statistic: What is computed of each resample.
-        confidence: As there, and so are the others.
+        confidence: Probability that the interval shall have.
         resamples: Number of resamples.
-        seed: Of the draws.
+        seed: Of the draws: equal arguments give equal intervals.
 
     Returns:
         Scalars, or arrays `[points]` if the statistic has several.

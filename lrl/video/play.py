@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,11 @@ def play(
     finally:
         interrupt.uninstall()
         rendered.close()
-    is_limited = kind_of(agent.env).frames_limit is not None  # as in `run_episodes`
+    return _episodes(ends, is_limited=kind_of(agent.env).frames_limit is not None)
+
+
+def _episodes(ends: Sequence[FilmFrame], is_limited: bool) -> Episodes:
+    """Return what `run_episodes` says of the episodes with these last frames."""
     timeouts = (CUT_OFF, TRUNCATED) if is_limited else (CUT_OFF,)
     return Episodes(
         np.array([end.total for end in ends]),

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import lightning as L
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
 from typing_extensions import override
 
@@ -16,10 +15,8 @@ from lrl.envs import make_rendered
 from lrl.evaluation.episodes import VALIDATION_SEED
 from lrl.learner.datamodule import datamodule_of
 from lrl.loggers.records import tell_loggers
-from lrl.loggers.tensorboard import tensorboards_of
+from lrl.loggers.tensorboard import TensorBoardOutput
 from lrl.parts.renamed import knows_old_names
-from lrl.preflight.callbacks import IsPeriodic
-from lrl.types import ConfigError
 
 TAG = "eval/video"
 _SECONDS = 30.0
@@ -28,71 +25,36 @@ _log = logging.getLogger(__name__)
 
 
 @knows_old_names
-class EpisodeVideo(L.Callback, IsPeriodic):
+class EpisodeVideo(TensorBoardOutput):
     """Film the first evaluation episode every so many learner steps, for TensorBoard.
 
     `eval/video` is an animated image of at most 30 seconds of play. Training waits for it; its
     result does not depend on it. A film that fails is reported and left out.
 
     Args:
-        period_learner_steps: Learner steps between films; 0 turns them off.
+        period_learner_steps: Learner steps between films; 0 makes none.
 
     Attributes:
         seconds: In which training stopped for films.
     """
 
+    setting = "video_period_learner_steps"
+    shown = "films"
+
     def __init__(self, period_learner_steps: int = 0) -> None:
-        if period_learner_steps < 0:
-            raise ConfigError(
-                "video_period_learner_steps must be at least 0 (0: never), got "
-                f"{period_learner_steps}"
-            )
-        self.period_learner_steps = period_learner_steps
+        super().__init__(period_learner_steps)
         self.seconds = 0.0
-        self._filmed_step = 0
-
-    @property
-    @override
-    def period(self) -> tuple[str, int]:
-        return "actor_learner.video_period_learner_steps", self.period_learner_steps
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Refuse films that nobody could see."""
-        if stage != "fit" or self.period_learner_steps == 0:
-            return
-        setting = f"video_period_learner_steps is {self.period_learner_steps}"
-        if not tensorboards_of(trainer):
-            raise ConfigError(
-                f"{setting}, but films go to TensorBoard and the Trainer has no TensorBoardLogger: "
-                "add one, or set it to 0"
-            )
-        try:
-            make_rendered(datamodule_of(trainer).evaluation_env).close()
-        except ConfigError as error:
-            raise ConfigError(f"{setting}, but {error}; set it to 0") from error
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note where a resumed run goes on."""
-        self._filmed_step = trainer.global_step
 
     @override
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
-        """Film, if it is time."""
-        period, step = self.period_learner_steps, trainer.global_step
-        if period > 0 and step % period == 0 and step != self._filmed_step:
-            self._filmed_step = step
-            started = time.perf_counter()
-            self._film(trainer, pl_module)
-            self.seconds += time.perf_counter() - started
+    def check(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        make_rendered(datamodule_of(trainer).evaluation_env).close()
 
-    @rank_zero_only
+    @override
+    def show(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        started = time.perf_counter()
+        self._film(trainer, pl_module)
+        self.seconds += time.perf_counter() - started
+
     def _film(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         try:
             image = _make_film(trainer, pl_module)

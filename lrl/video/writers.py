@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 from typing_extensions import override
 
+from lrl.checkpoints.files import temporary_beside
 from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
 from lrl.video.film import FilmFrame
@@ -174,7 +174,7 @@ def open_video(path: Path, fps: float, overwrite: bool = False) -> Iterator[Writ
         raise ConfigError(f"video {path} must end in {', '.join(_WRITERS)}")
     if path.exists() and not overwrite:
         raise ConfigError(f"video {path} exists: choose another name, or --overwrite true")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
     writer = _WRITERS[path.suffix.lower()](temporary, fps)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from lrl.callbacks.checkpoints import FolderClaim
 from lrl.callbacks.replay_checkpoint import ReplayCheckpoint
 from lrl.callbacks.signals import SlurmRequeue
 from lrl.evaluation import loader
-from lrl.learner.actor_pools import ProcessPool
+from lrl.pools.processes import ProcessPool
 from lrl.processes.interrupt import interrupt
 
 pytestmark = quiet

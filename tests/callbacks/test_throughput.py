@@ -15,10 +15,10 @@ from helpers.training_runs import make_run, quiet, small_data
 from lrl import DQN, ReplayDataModule
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks import Throughput
-from lrl.learner.actor_pools import ActorPool, Delivery, Episode, PoolCounts
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.networks import QNetwork
+from lrl.pools.pool import ActorPool, Delivery, Episode, PoolCounts
 from lrl.replay import Replay
 from lrl.types import EnvSpec, RowKind, Rows
 

@@ -66,5 +66,5 @@ def test_a_pool_of_ones_own_and_a_cluster_are_refused():
         num_streams = 1
         start = poll = close = None  # pyright: ignore[reportAssignmentType]
 
-    with pytest.raises(ConfigError, match=r"nor would data\.cluster: leave them out"):
+    with pytest.raises(ConfigError, match=r"and data\.cluster would do nothing: leave them out"):
         small_data(pool=Own(), cluster=ClusterConfig())

@@ -21,7 +21,7 @@ from lrl.actors.policy import NetworkPolicy
 from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, make_envs
-from lrl.learner.cluster_pool import JoinedPools
+from lrl.pools.joined import JoinedPools
 from lrl.types import ConfigError, RowKind, Rows
 
 

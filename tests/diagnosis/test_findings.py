@@ -87,29 +87,29 @@ FLAT = {
                 "rollout/start_value_mean": 0.0, "rollout/return_mean": 0.0,
                 "eval/return_mean": 0.0,
             },
-            "every reward of 32,000 env steps (800 episodes) was 0",
+            "every reward in 32,000 env steps (800 episodes) was 0",
         ),
         # 150 x 1 / (1 - 0.99) = 15,000
         ("reward_scale", {"train/reward_mean": 150.0, "train/reward_abs_max": 150.0},
-         "rewards of 150 on average mean values of about 1.5e+04"),
+         "with rewards of 150 on average, values have to grow to about 1.5e+04"),
         ("reward_scale", {"train/reward_abs_max": 20_000.0}, "rewards of up to 2e+04"),
         # 1 / (1 - 0.99) = 100
         ("values_diverge", {"train/q_mean": -250.0},
-         "values are about -250, but rewards of at most 1 in a transition and"),
+         "values are about -250, but rewards of at most 1 per transition and a discount of 0.99"),
         ("target_still", {"train/target_updates": 0}, "not updated once in 3,900 learner steps"),
         ("replay_small", {"replay/size": lambda step: 150 - step % 7},
-         "keeps 150 env steps: 4.7 batches, or 1.6 episodes of 91"),
+         "holds only 150 env steps (4.7 batches, or 1.6 episodes of 91)"),
         ("replay_old", {"sync/policy_lag_mean": 1500.0},
-         "policies 1,500 learner steps old, of 4,000"),
+         "policies that are 1,500 learner steps old, after 4,000"),
         # 900 learner steps of 32 samples, and 9 env steps.
         ("replay_old", {"count/env_steps": lambda step: step / 100},
-         "3,200 samples are learnt from for each env step"),
+         "3,200 samples are drawn for each new env step"),
         ("dead_units", {"train/dead_units": 1.0}, "100% of the units of one layer"),
         # More than 190, twice the highest mean return of the last evaluations.
         ("overestimation", {"rollout/start_value_mean": 250.0, "train/reward_abs_max": 5.0},
-         "the value at the start of episodes is 250, but they return 9"),
+         "the value at the start of episodes is 250, but episodes return 9"),
         ("exploration_stuck", {"train/epsilon": 1.0}, "epsilon is still 1.00 after 100%"),
-        ("exploration_over", FLAT, "epsilon came down to 0.05 after 45% of the rows"),
+        ("exploration_over", FLAT, "epsilon fell to 0.05 in the first 45% of the run"),
         ("learner_starved",
          {**FLAT, "speed/learner_wait_fraction": 0.95, "train/epsilon": 0.0},
          "the return has not risen. The run is environment-bound: the learner waited 95%"),
@@ -129,7 +129,7 @@ def test_priorities_that_collapsed():
     assert found(rows) == []
     (finding,) = diagnose(having(rows, {"train/distinct_rows": 0.2}), SETTINGS)
     assert finding.name == "priorities_collapsed"
-    assert "20% of a batch's rows are distinct, where even chances would make it 100%" in (
+    assert "20% of the rows of a batch are distinct, and with uniform sampling 100%" in (
         finding.sentence
     )
     # Of 40 rows 32 draws find 22 (40 x (1 - (39 / 40)^32)), 69 % of 32: 36 % is half of that.

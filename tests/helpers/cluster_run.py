@@ -14,9 +14,9 @@ from lrl.actors.slot import ActorSlot
 from lrl.cluster.config import ClusterConfig
 from lrl.envs import EnvConfig, make_spec
 from lrl.inference.config import InferenceConfig
-from lrl.learner.cluster_pool import ClusterPool
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe
+from lrl.pools.cluster import ClusterPool
 from lrl.testing import Ledger, LedgerEnv
 from lrl.types import Rows
 

@@ -16,8 +16,8 @@ import torch
 from helpers.training_runs import Run, make_run
 from lrl import ActorLearnerCallback, ReplayDataModule
 from lrl.checkpoints.generators import generator_states
-from lrl.learner.actor_pools import LocalPool
 from lrl.learner.dqn import DQN
+from lrl.pools.local import LocalPool
 
 _OF_THIS_SESSION = ("speed/", "epoch", "count/rows_received", "sync/policy_version")
 

@@ -29,9 +29,9 @@ from lrl import (
     ReplayDataModule,
 )
 from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
-from lrl.learner.actor_pools import Delivery
 from lrl.learner.dataset import ReplayDataset
 from lrl.networks import MLPEncoder
+from lrl.pools.pool import Delivery
 from lrl.types import Rows
 
 # Lightning's own, about the machine and about its use of torch; the lines are of no test's making.

@@ -38,7 +38,7 @@ from lrl import (
     ReplayConfig,
 )
 from lrl.inference.manager import InferenceError
-from lrl.learner.actor_pools import ProcessPool
+from lrl.pools.processes import ProcessPool
 from lrl.testing import LedgerEnv
 from lrl.types import RowKind, Rows
 

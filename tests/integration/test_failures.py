@@ -22,7 +22,7 @@ from helpers.training_runs import (
 
 from lrl import ActorLearnerCallback, EnvConfig, RateLimiterConfig
 from lrl.actors.manager import ActorError
-from lrl.learner.actor_pools import ProcessPool
+from lrl.pools.processes import ProcessPool
 
 pytestmark = [*quiet, pytest.mark.usefixtures("janitor")]
 

@@ -37,8 +37,8 @@ from lrl import (
     ReplayConfig,
     ReplayDataModule,
 )
-from lrl.learner.actor_pools import ProcessPool
 from lrl.networks import MLPEncoder, MultiEncoder
+from lrl.pools.processes import ProcessPool
 from lrl.testing import Ledger
 from lrl.types import Batch, Rows
 

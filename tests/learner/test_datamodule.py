@@ -39,8 +39,9 @@ from lrl.actors.actor import rows_without_action
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import NonFiniteGuard, PeriodicEvaluation, WeightSync
-from lrl.learner import ActorPool, Delivery, datamodule
+from lrl.learner import ActorPool, Delivery
 from lrl.networks import GRUCore
+from lrl.pools import choice
 from lrl.preflight.cores import share_cores
 from lrl.replay import PrioritizedSampler, Replay, UniformSampler
 from lrl.types import ConfigError, RowKind
@@ -210,14 +211,14 @@ def test_a_learner_keeps_what_it_frees_and_its_games_step_with_all_its_threads(
     tmp_path, monkeypatch
 ):
     kept, threads = [], []
-    make = datamodule.make_envs
+    make = choice.make_envs
 
     def note(*args: Any, num_threads: int = 1, **options: Any) -> Any:
         threads.append(num_threads)
         return make(*args, num_threads=num_threads, **options)
 
     monkeypatch.setattr("lrl.learner.datamodule.keep_freed_memory", lambda: kept.append(True))
-    monkeypatch.setattr(datamodule, "make_envs", note)
+    monkeypatch.setattr(choice, "make_envs", note)
     make_run(tmp_path, data=small_data(learner_threads=3), max_steps=2).fit()
     assert kept == [True]
     assert threads == [3]

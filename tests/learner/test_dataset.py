@@ -19,11 +19,12 @@ from torch.utils.data import DataLoader
 from lrl import ActorLearnerCallback
 from lrl.actors.config import ActorConfig
 from lrl.actors.manager import ActorError
-from lrl.learner.actor_pools import ActorPool, Delivery, ProcessPool
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.statistics import RolloutStatistics
 from lrl.networks import QNetwork
+from lrl.pools.pool import ActorPool, Delivery
+from lrl.pools.processes import ProcessPool
 from lrl.preflight.cores import default_learner_threads
 from lrl.replay import (
     PrioritizedSampler,
@@ -221,7 +222,7 @@ def test_what_is_annealed_is_set_before_each_batch():
     dataset.learner_steps = lambda: dataset.batches
     lengths = []
     for _ in range(3):
-        batch = dataset.next_batch()
+        batch: Any = next(dataset)
         lengths.append(dataset.replay.n_step)
         assert batch.discount.tolist() == pytest.approx([0.99 ** lengths[-1]] * 4)
     assert lengths == [4, 3, 2]

@@ -213,7 +213,7 @@ def test_what_random_actions_did_is_enough_to_act_well(tmp_path, alpha: float | 
 
 REFUSED = {
     "data.rate would do nothing": {"rate": RateLimiterConfig(samples_per_insert=4.0)},
-    "data.exploration would do nothing": {"exploration": Greedy()},
+    "data.exploration and data.cluster would do nothing": {"exploration": Greedy()},
     "data.experience would forget it": {"experience": Rollouts, "replay": ReplayConfig()},
 }
 

@@ -15,8 +15,8 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from lrl import DQN, ActorLearnerCallback, InferenceConfig, ReplayConfig, ReplayDataModule
 from lrl.inference.manager import InferenceManager
-from lrl.learner import actor_pools
 from lrl.parts.devices import of_this_rank
+from lrl.pools import processes
 from lrl.preflight.machine import check_replay_index
 from lrl.preflight.ranks import announce_ranks, default_devices
 from lrl.replay import PrioritizedSampler, RankSampler
@@ -148,7 +148,7 @@ def test_every_server_is_told_its_device(monkeypatch):
             raise Started
 
     monkeypatch.setattr(InferenceManager, "_start_process", start_process)
-    monkeypatch.setattr(actor_pools, "InferenceManager", Manager)
+    monkeypatch.setattr(processes, "InferenceManager", Manager)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     inference = InferenceConfig(num_servers=3, devices=("cuda", "cuda:3", "cpu"))
     data = small_data(actors=background(3), inference=inference)
@@ -158,7 +158,7 @@ def test_every_server_is_told_its_device(monkeypatch):
         global_step=0, lightning_module=module,
     )  # fmt: skip
     with pytest.raises(Started):
-        data._process_pool(data.env_spec).start(module.online, 0)
+        data._background_pool(needs_values=False).start(module.online, 0)
     assert [plan.device for plan in plans] == ["cuda:1", "cuda:3", "cpu"]
 
 

@@ -147,7 +147,7 @@ def test_a_wrong_argument_is_named_before_anything_is_played(checkpoint: Path, n
         (with_nan, "NaN"),
         (lambda content: content.pop(STAMP_KEY), "has no protocol stamp"),
         (gone, r"checkpoint .*bad\.ckpt: env.id is 'Gone-v0', which cannot be made"),
-        (wider, r"bad\.ckpt was trained on lrl/Identity-v0 with .*num_actions \d, here 5: use the"),
+        (wider, r"bad\.ckpt: lrl/Identity-v0 has .*num_actions 5 instead of \d here: use the"),
     ],
 )
 def test_the_last_of_many_checkpoints_is_checked_before_the_first_is_played(

@@ -14,7 +14,6 @@ import pytest
 from lrl.checkpoints.stamp import make_stamp
 from lrl.envs import AtariConfig, EnvConfig
 from lrl.evaluation.episodes import TEST_SEED, Episodes, EvaluationConfig
-from lrl.report import scores as module
 from lrl.report.scores import Score, aggregate, disagreements, score_files, write_scores
 from lrl.report.statistics import summarise
 from lrl.types import ConfigError
@@ -202,7 +201,7 @@ def test_a_full_disk_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.Mo
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(ConfigError, match=r"cannot be written: .*No space left on device"):
         write_scores(files, PONG, "cpu")
     assert [path.read_bytes() for path in files] == before

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from lrl.report.statistics import (
     improvement,
     interquartile_mean,
-    interquartile_mean_interval,
+    interquartile_means,
+    interval,
     summarise,
 )
 
@@ -76,7 +77,7 @@ def test_the_interquartile_mean_is_that_of_scipy():
 @given(st.lists(scores, min_size=1, max_size=3), st.integers(0, 5))
 def test_the_interval_is_its_naive_twin(groups, seed):
     resamples = 40
-    interval = interquartile_mean_interval(groups, confidence=0.9, resamples=resamples, seed=seed)
+    found = interval(groups, interquartile_means, confidence=0.9, resamples=resamples, seed=seed)
     rng = np.random.default_rng(seed)
     draws = [rng.integers(len(group), size=(resamples, len(group))).tolist() for group in groups]
     means = []
@@ -88,13 +89,13 @@ def test_the_interval_is_its_naive_twin(groups, seed):
         ]
         means.append(naive_interquartile_mean(drawn))
     expected = naive_quantile(means, 0.05), naive_quantile(means, 0.95)
-    assert interval == pytest.approx(expected, abs=1e-5)
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_interval_is_near_that_of_all_resamples():
     values = [1.0, 2.0, 4.0, 8.0, 16.0]
     every = [naive_interquartile_mean(drawn) for drawn in itertools.product(values, repeat=5)]
-    low, high = interquartile_mean_interval([values])
+    low, high = interval([values], interquartile_means)
     # A quantile that is off by half a percent of the resamples is still near enough.
     assert naive_quantile(every, 0.02) <= low <= naive_quantile(every, 0.03)
     assert naive_quantile(every, 0.97) <= high <= naive_quantile(every, 0.98)
@@ -102,20 +103,20 @@ def test_the_interval_is_near_that_of_all_resamples():
 
 def test_resamples_drawn_in_pieces_cover_as_much(monkeypatch: pytest.MonkeyPatch):
     values = np.random.default_rng(1).normal(10.0, 2.0, size=100)
-    whole = interquartile_mean_interval([values])
+    whole = interval([values], interquartile_means)
     monkeypatch.setattr("lrl.report.statistics._CHUNK_VALUES", 100 * 999)
-    pieces = interquartile_mean_interval([values])
+    pieces = interval([values], interquartile_means)
     assert pieces == pytest.approx(whole, abs=0.05)
     assert pieces[0] < interquartile_mean(values) < pieces[1]
-    assert interquartile_mean_interval([values]) == pieces  # of one seed
-    assert interquartile_mean_interval([values], seed=1) != pieces
+    assert interval([values], interquartile_means) == pieces  # of one seed
+    assert interval([values], interquartile_means, seed=1) != pieces
 
 
 def test_a_group_is_drawn_within_itself():
     """Every resample has all four of each group, so that their difference costs no certainty."""
     apart = [[0.0] * 4, [100.0] * 4]
-    assert interquartile_mean_interval(apart) == (50.0, 50.0)
-    low, high = interquartile_mean_interval([[*apart[0], *apart[1]]])
+    assert interval(apart, interquartile_means) == (50.0, 50.0)
+    low, high = interval([[*apart[0], *apart[1]]], interquartile_means)
     assert low < 30
     assert high > 70
 
@@ -124,7 +125,7 @@ def test_the_interval_covers_as_often_as_it_says():
     rng = np.random.default_rng(2)
     hits = 0
     for trial in range(200):
-        low, high = interquartile_mean_interval([rng.normal(size=50)], resamples=500, seed=trial)
+        low, high = interval([rng.normal(size=50)], interquartile_means, resamples=500, seed=trial)
         hits += low <= 0.0 <= high
     assert 0.88 <= hits / 200 <= 0.99
 

@@ -1,0 +1,1 @@
+"""Actor pools: where rows come from, whatever makes them."""

@@ -293,7 +293,8 @@ class RenderedGymnasium(RenderedEnv):
         try:
             picture = self._env.render()
         except gymnasium.error.DependencyNotInstalled as error:
-            raise self._no_pictures(f"{error} (pip install 'lrl[video]')") from error
+            ours = "pygame is not installed: pip install 'lrl[video]'"  # one command, not two
+            raise self._no_pictures(ours if "pygame" in str(error) else str(error)) from error
         except (NotImplementedError, gymnasium.error.Error) as error:
             raise self._no_pictures(str(error) or "it has no method render") from error
         if not isinstance(picture, np.ndarray) or picture.shape[2:] != (3,):

@@ -18,8 +18,12 @@ from lrl.preflight.machine import compiler_fault, compiler_name, descriptor_limi
 from lrl.processes.memory import available_bytes
 
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py")
-_EXTRAS = {"ray": "ray", "mlflow": "mlflow", "video": "av", "minatar": "minatar", "box2d": "Box2D"}
-"""A module that each extra brings."""
+_EXTRAS = {
+    "video": "av", "report": "matplotlib", "box2d": "Box2D", "minatar": "minatar", "onnx": "onnx",
+    "hub": "huggingface_hub", "minari": "minari", "mlflow": "mlflow", "wandb": "wandb",
+    "ray": "ray", "tune": "optuna",
+}  # fmt: skip
+"""A module that each extra brings, in the order of docs/install.md."""
 _BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # the last of ARM
 
 

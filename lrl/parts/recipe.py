@@ -130,7 +130,10 @@ def _find(mapping: Mapping[str, Any], name: str) -> Any:
     safety.check_path(path, name)
     module, _, attribute = path.rpartition(".")
     if path.partition(".")[0] not in TRUSTED_PACKAGES and module not in sys.modules:
-        raise ConfigError(f"{name} is a {path}: import {module} before loading the checkpoint")
+        raise ConfigError(
+            f"{name} is a {path}: import {module} before loading the checkpoint (on the command "
+            f"line: --modules {module})"
+        )
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -60,7 +60,8 @@ def resolve_checkpoint(
     to its end, the one before it is taken, of the run before if need be, with a warning.
 
     A warning also says if the newest run has none, so that an older one is taken: a run that ended
-    before it saved anything must not keep its predecessor from being gone on with.
+    before it saved anything must not keep its predecessor from being gone on with. The best of a
+    run that went on from another and was never better is the other's.
 
     Where `last` is not there but `may_be_missing`, the run starts afresh, with a warning.
 
@@ -81,9 +82,11 @@ def resolve_checkpoint(
         for file in _NAMES[path]
     ]
     existing = [file for file in files if file.is_file()]
+    if path == "best":
+        existing = [*_handed_on(folders), *existing]
     if existing:
         found = _first_whole(existing if path == "last" else existing[:1])
-        if existing[0].parents[1] != folders[-1]:
+        if existing[0].parent.parent != folders[-1]:
             _log.warning("--ckpt_path %s: %s has none, %s is taken", path, folders[-1], found)
         return str(found)
     if path == "last" and may_be_missing:
@@ -93,6 +96,20 @@ def resolve_checkpoint(
         f"--ckpt_path {path}: no run in {runs / name} has checkpoints/{path}.ckpt; train one, "
         "or give the path of a checkpoint"
     )
+
+
+def _handed_on(folders: Sequence[Path]) -> list[Path]:
+    """Return the best checkpoint that the newest run with any took over, unless it has its own."""
+    for folder in reversed(folders):
+        best, last = (folder / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+        if best.is_file():
+            return []
+        if last.is_file():
+            with suppress(CheckpointError):
+                path = Path(best_state(read_checkpoint(last)).get("best_model_path", ""))
+                return [path] if path.is_file() else []
+            return []
+    return []
 
 
 def _first_whole(files: Sequence[Path]) -> Path:
@@ -140,6 +157,16 @@ def missing_replay(path: Path, content: Mapping[str, Any]) -> str:
 def saved_replay_of(content: Mapping[str, Any]) -> str:
     """Return the name of the replay that was saved with a checkpoint, "" if none was."""
     return dataset_state(content).get("saved_replay", "")
+
+
+def best_state(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what lrl's callback says of the best checkpoint; empty if it was not there.
+
+    Lightning's `ModelCheckpoint` says something under the same names, and more.
+    """
+    ours = {"best_model_path", "best_model_score"}
+    states = content.get("callbacks", {}).values()
+    return next((s for s in states if isinstance(s, Mapping) and s.keys() == ours), {})
 
 
 def dataset_state(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -103,15 +103,21 @@ class Outcome(L.Callback):
         error = self.exception
         # The first of several ranks says it.
         is_told = self.trains and getattr(rank_zero_only, "rank", 0) != 0
-        if isinstance(error, KeyboardInterrupt):
-            return ending.report(signal.SIGINT, is_told=is_told)
-        if isinstance(error, (SIGTERMException, StoppedError)):
-            return ending.report(signal.SIGTERM, is_told=is_told)
+        if isinstance(error, (KeyboardInterrupt, SIGTERMException, StoppedError)):
+            is_ctrl_c = isinstance(error, KeyboardInterrupt)
+            number = signal.SIGINT if is_ctrl_c else signal.SIGTERM
+            return ending.report(number, is_told=is_told, then=self._way_on())
         if isinstance(error, SystemExit) and not self.began:
             raise error
         if error is not None:
             return self.report(error)
         return 0
+
+    def _way_on(self) -> str:
+        if not self.learned or self.log_dir is None or self.saved is None:
+            return ""
+        command = f"lrl fit --config {self.log_dir}/config.yaml --ckpt_path {self.saved}"
+        return f"go on with: {command}" if self.saved.is_file() else ""
 
     def report(self, error: BaseException) -> int:
         """Say what was raised, with the traceback among the run's files; return the exit code."""

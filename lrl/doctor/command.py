@@ -80,7 +80,7 @@ def _facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {number}" for name, number in machine.versions.items())
     here = [extra for extra, there in machine.extras.items() if there]
     absent = [extra for extra, there in machine.extras.items() if not there]
-    how = f"; not installed: {', '.join(absent)} (pip install 'lrl[{','.join(absent)}]')"
+    how = f"; not installed: {', '.join(absent)} (as in pip install 'lrl[{','.join(absent[:2])}]')"
     yield "extras", (", ".join(here) or "none") + (how if absent else "")
 
 

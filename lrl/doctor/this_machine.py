@@ -19,19 +19,11 @@ from lrl.processes.memory import available_bytes
 
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py")
 _EXTRAS = {
-    "box2d": "Box2D",
-    "hub": "huggingface_hub",
-    "minari": "minari",
-    "minatar": "minatar",
-    "mlflow": "mlflow",
-    "onnx": "onnxscript",
-    "ray": "ray",
-    "report": "matplotlib",
-    "tune": "optuna",
-    "video": "av",
-    "wandb": "wandb",
-}
-"""A module that each extra brings, of those that users of lrl need."""
+    "video": "av", "report": "matplotlib", "box2d": "Box2D", "minatar": "minatar",
+    "onnx": "onnxscript", "hub": "huggingface_hub", "minari": "minari", "mlflow": "mlflow",
+    "wandb": "wandb", "ray": "ray", "tune": "optuna",
+}  # fmt: skip
+"""A module that each extra brings, in the order of docs/install.md."""
 _BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # the last of ARM
 
 

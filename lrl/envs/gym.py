@@ -293,7 +293,8 @@ class RenderedGymnasium(RenderedEnv):
         try:
             picture = self._env.render()
         except gymnasium.error.DependencyNotInstalled as error:
-            raise self._no_pictures(f"{error} (pip install 'lrl[video]')") from error
+            ours = "pygame is not installed: pip install 'lrl[video]'"  # one command, not two
+            raise self._no_pictures(ours if "pygame" in str(error) else str(error)) from error
         except (NotImplementedError, gymnasium.error.Error) as error:
             raise self._no_pictures(str(error) or "it has no method render") from error
         if not isinstance(picture, np.ndarray) or picture.shape[2:] != (3,):
@@ -426,8 +427,12 @@ def _reason(error: BaseException) -> str:
     """Return what an error says, and of what kind and where it is unless it is Gymnasium's own."""
     if isinstance(error, (gymnasium.error.Error, ConfigError)):
         return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})."
+    said = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next(frame for frame in reversed(frames) if "importlib" not in frame.filename)
+    if isinstance(error, ModuleNotFoundError) and frame.filename in (factory.__file__, __file__):
+        return f"{said}: start lrl in its folder, or put that on PYTHONPATH"
+    return f"{said} ({frame.filename}, line {frame.lineno})."
 
 
 def _wrap(env: gymnasium.Env, wrapper: WrapperConfig, name: str) -> gymnasium.Env:

@@ -67,19 +67,20 @@ class Ending:
         if self._is_due:
             raise self._exception()
 
-    def report(self, number: int, is_told: bool = False) -> int:
+    def report(self, number: int, is_told: bool = False, then: str = "") -> int:
         """Say in one line which signal ended the command, the given one if none came here first.
 
         Args:
             number: The signal.
             is_told: Whether another process says so already.
+            then: What to do next.
 
         Returns:
             The exit code.
         """
         self.number, self._has_reported = self.number or number, True
         if not is_told:
-            sys.stderr.write(f"{self._sentence()}\n")
+            sys.stderr.write("; ".join(filter(None, (self._sentence(), then))) + "\n")
         return _EXIT_CODE + self.number
 
     def exit(self, code: int) -> NoReturn:

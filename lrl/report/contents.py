@@ -15,7 +15,7 @@ import torch
 
 from lrl.checkpoints.atomic_files import check_place
 from lrl.checkpoints.files import read_checkpoint, reason
-from lrl.checkpoints.runs import dataset_state, missing_replay, saved_replay_of
+from lrl.checkpoints.runs import best_state, dataset_state, missing_replay, saved_replay_of
 from lrl.checkpoints.saved_replay import (
     Manifest,
     SavedReplayError,
@@ -132,11 +132,8 @@ def _spec(saved: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _best(content: Mapping[str, Any]) -> float | None:
     """Return the best evaluation so far; None if there was none."""
-    for state in content.get("callbacks", {}).values():
-        if isinstance(state, Mapping) and "best_model_path" in state:
-            score = float(state["best_model_score"])
-            return score if math.isfinite(score) else None
-    return None
+    score = float(best_state(content).get("best_model_score", math.nan))
+    return score if math.isfinite(score) else None
 
 
 def _part(saved: Mapping[str, Any] | None) -> dict[str, Any] | None:

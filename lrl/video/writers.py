@@ -173,7 +173,9 @@ def open_video(path: Path, fps: float, overwrite: bool = False) -> Iterator[Writ
     if path.suffix.lower() not in _WRITERS:
         raise ConfigError(f"video {path} must end in {', '.join(_WRITERS)}")
     if path.exists() and not overwrite:
-        raise ConfigError(f"video {path} exists: choose another name, or --overwrite true")
+        raise ConfigError(
+            f"video {path} exists: choose another one by --video, or --overwrite true"
+        )
     temporary = temporary_beside(path)
     writer = _WRITERS[path.suffix.lower()](temporary, fps)
     try:

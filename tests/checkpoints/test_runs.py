@@ -40,6 +40,23 @@ def test_the_newest_is_found_and_nothing_is_said(tmp_path: Path, folder: Path, c
     assert caplog.text == ""
 
 
+def test_the_best_of_a_run_that_went_on_is_that_of_where_it_began(tmp_path: Path, folder, caplog):
+    began = tmp_path / "run/version_3/checkpoints/best.ckpt"  # version 12 is of another training
+    state = {"best_model_path": str(began), "best_model_score": 2.0}
+    lightnings = {"best_model_path": str(folder / "best.ckpt"), "best_model_score": None, "mode": 0}
+    content = {**some_checkpoint(30, 64), "callbacks": {"snapshots": lightnings, "lrl's": state}}
+    went_on = tmp_path / "run/version_13/checkpoints"
+    write_checkpoint(content, went_on / "last.ckpt")
+    assert resolve_checkpoint("best", tmp_path, "run") == str(began)
+    (warning,) = caplog.messages
+    assert f"version_13 has none, {began} is taken" in warning
+    write_checkpoint(content, went_on / "best.ckpt")
+    assert resolve_checkpoint("best", tmp_path, "run") == str(went_on / "best.ckpt")
+    for name in STEPS:
+        (went_on / f"{name}.ckpt").unlink(missing_ok=True)
+    assert resolve_checkpoint("best", tmp_path, "run") == str(folder / "best.ckpt")
+
+
 def test_a_damaged_last_gives_way_to_the_one_before_with_a_warning(
     tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ):

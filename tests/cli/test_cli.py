@@ -209,7 +209,7 @@ def end_by_signal(
 def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
     ended = end_by_signal(project, signal.SIGINT, "small", 1, "--ckpt_path", "last")
     assert ended["code"] == 130
-    assert ended["said"] == "lrl: stopped by Ctrl-C"
+    assert ended["said"].startswith("lrl: stopped by Ctrl-C; go on with: lrl fit --config ")
     assert ended["outcome"] == "ended by KeyboardInterrupt"
     assert ended["first_step"] == 50  # the first run made 40 learner steps
     runs = project.folder / "runs"
@@ -222,7 +222,7 @@ def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
 def test_sigterm_and_sighup_save_last(project, number, code):
     ended = end_by_signal(project, number, number.name, 0)
     assert ended["code"] == code
-    assert ended["said"] == f"lrl: stopped by {number.name}"
+    assert ended["said"].startswith(f"lrl: stopped by {number.name}; go on with: lrl fit ")
     assert ended["outcome"] == "ended by SIGTERMException"
 
 

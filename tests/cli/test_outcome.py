@@ -62,6 +62,19 @@ def test_what_an_import_makes_of_a_signal_is_a_signal(outcome, signalled, capsys
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_that_was_stopped_says_how_to_go_on(outcome, signalled, capsys):
+    nothing: Any = None
+    outcome.on_train_batch_start(nothing, nothing, nothing, 0)
+    outcome.exception, outcome.log_dir = StoppedError(), outcome.folder
+    outcome.saved = outcome.folder / "checkpoints/last.ckpt"
+    assert outcome.exit_code() == 129
+    assert capsys.readouterr().err == "lrl: stopped by SIGHUP\n"
+    outcome.saved.touch()
+    assert outcome.exit_code() == 129
+    command = f"lrl fit --config {outcome.folder}/config.yaml --ckpt_path {outcome.saved}"
+    assert capsys.readouterr().err == f"lrl: stopped by SIGHUP; go on with: {command}\n"
+
+
 def test_an_error_of_training_is_none_of_a_signal(outcome, signalled):
     nothing: Any = None
     outcome.on_train_start(nothing, nothing)

@@ -110,7 +110,8 @@ def test_settings_that_do_not_fit_a_factory_are_refused(settings, text):
 @pytest.mark.parametrize(
     ("path", "kwargs", "text"),
     [
-        ("no_such_module.make", {}, "cannot be imported: ModuleNotFoundError"),
+        ("no_such_module.make", {}, "ModuleNotFoundError: .* in its folder, or .* on PYTHONPATH"),
+        ("misses_a_module.make", {}, r"No module named 'no_such.*misses_a_module\.py, line 1\)"),
         ("helpers.factories.missing", {}, "helpers.factories has no function or class 'missing'"),
         ("helpers.factories.NOT_CALLABLE", {}, "no function or class 'NOT_CALLABLE'"),
         ("helpers.factories.make_text", {}, "returned 'a corridor', but must return a gymnasium.E"),
@@ -121,7 +122,9 @@ def test_settings_that_do_not_fit_a_factory_are_refused(settings, text):
         ("__main__.make_somewhere_else", {}, "of the script .* which this process cannot find"),
     ],
 )
-def test_a_factory_that_makes_no_environment_is_named(path, kwargs, text):
+def test_a_factory_that_makes_no_environment_is_named(path, kwargs, text, tmp_path, monkeypatch):
+    (tmp_path / "misses_a_module.py").write_text("import no_such_module_either")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=rf"env\.factory (is )?'{path}'.*{text}"):
         make_envs(EnvConfig(factory=path, kwargs=kwargs), 2, training=True)
 

@@ -57,7 +57,11 @@ def test_names_of_actions_come_from_the_environment():
         (EnvConfig(DIARY, {"draws": "nothing"}), "render returned NoneType instead of"),
         (EnvConfig(DIARY, {"draws": "text"}), "render returned str instead of"),
         (EnvConfig(DIARY, {"draws": "no method"}), "it has no method render"),
-        (EnvConfig(DIARY, {"draws": "no package"}), "paint is not installed (pip install 'lrl["),
+        (EnvConfig(DIARY, {"draws": "no package"}), "paint is not installed: ask its maker"),
+        (
+            EnvConfig(DIARY, {"draws": "no pygame"}),
+            "pygame is not installed: pip install 'lrl[video]'",
+        ),
     ],
 )
 def test_what_draws_no_pictures_is_refused(env: EnvConfig, reason: str):

@@ -17,7 +17,8 @@ class Diary(gymnasium.Env):
 
     Args:
         length: Steps of an episode.
-        draws: `pictures`, or what is wrong with them: `nothing`, `text`, `no method`, `no package`.
+        draws: `pictures`, or what is wrong with them: `nothing`, `text`, `no method`, `no package`,
+            `no pygame`.
         render_mode: As Gymnasium has it.
     """
 
@@ -47,8 +48,11 @@ class Diary(gymnasium.Env):
             return None
         if self._draws == "no method":
             return super().render()
-        if self._draws == "no package":
-            raise gymnasium.error.DependencyNotInstalled("paint is not installed")
+        if self._draws in ("no package", "no pygame"):
+            missing = "pygame" if self._draws == "no pygame" else "paint"
+            raise gymnasium.error.DependencyNotInstalled(
+                f"{missing} is not installed: ask its maker"
+            )
         if self._draws == "text":
             return f"time {self._time}"
         picture = np.zeros((6, 10, 3), np.uint8)

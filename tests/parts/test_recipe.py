@@ -143,7 +143,9 @@ def test_a_checkpoint_cannot_call_what_it_likes(tmp_path: Path):
 
 
 def test_a_module_that_was_not_imported():
-    with pytest.raises(ConfigError, match=r"import nowhere\.parts before loading the checkpoint"):
+    with pytest.raises(
+        ConfigError, match=r"import nowhere\.parts before .*: --modules nowhere\.parts\)"
+    ):
         Recipe.of({"class_path": "nowhere.parts.Encoder"}, "model.encoder")
 
 

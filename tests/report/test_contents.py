@@ -111,6 +111,14 @@ def test_what_it_names_is_printed_and_not_imported(checkpoint, monkeypatch):
     assert "antigravity" not in sys.modules
 
 
+def test_snapshots_of_lightning_beside_it_have_another_best(checkpoint):
+    def add(content):
+        snapshots = {"monitor": None, "best_model_path": "step=20.ckpt", "best_model_score": None}
+        content["callbacks"] = {"ModelCheckpoint": snapshots, **content["callbacks"]}
+
+    assert contents(edited(checkpoint, "snapshots", add))["best_evaluation"] == 10.5
+
+
 def test_leaves_masks_and_memory_are_told(checkpoint):
     def column(dtype, shape, stack=1, categories=()):
         missing = None

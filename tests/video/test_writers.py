@@ -148,7 +148,7 @@ def test_a_file_that_exists_is_kept_unless_it_may_be_replaced(tmp_path):
     path.write_text("precious")
     with (
         pytest.raises(
-            ConfigError, match=r"film\.gif exists: choose another name, or --overwrite true"
+            ConfigError, match=r"film\.gif exists: choose another one by --video, or --overw"
         ),
         open_video(path, 15.0),
     ):

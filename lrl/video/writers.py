@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -20,8 +19,6 @@ from lrl.checkpoints.files import temporary_beside
 from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
 from lrl.video.film import FilmFrame
-
-_log = logging.getLogger(__name__)
 
 Frame = npt.NDArray[np.uint8]
 _GIF_FPS = 20.0
@@ -210,7 +207,7 @@ def _complete(writer: Writer, path: Path) -> None:
     writer.close()
     if writer.frames:
         writer.target.replace(path)
-        _log.info("film: %s", path)
+        print(f"film: {path}")
 
 
 def _import_av() -> Any:

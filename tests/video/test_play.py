@@ -71,7 +71,8 @@ def test_it_plays_the_episodes_of_evaluation(checkpoint, tmp_path, capsys):
     assert played.returns.tolist() == expected.returns.tolist()
     assert played.lengths.tolist() == expected.lengths.tolist() == [12] * 3
     assert not played.timed_out.any()
-    lines = capsys.readouterr().out.splitlines()
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == f"film: {video}"
     assert lines == [
         f"seed {seed}: return {value:g}, 12 steps, terminated"
         for seed, value in zip((5, 6, 7), expected.returns, strict=True)
@@ -151,7 +152,7 @@ def test_every_head_can_be_filmed(tmp_path, head: Any):
     assert frame[20, 20, 0] == 3  # the last step before the end
 
 
-def test_ctrl_c_keeps_what_was_filmed(checkpoint, tmp_path, monkeypatch):
+def test_ctrl_c_keeps_what_was_filmed(checkpoint, tmp_path, monkeypatch, capsys):
     class Interrupted:
         steps = 0
 
@@ -163,6 +164,7 @@ def test_ctrl_c_keeps_what_was_filmed(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(film.film_episode, "__kwdefaults__", {"check": Interrupted().check})
     with pytest.raises(KeyboardInterrupt):
         play(str(checkpoint), str(tmp_path / "out.gif"), episodes=4, fps=10.0)
+    assert capsys.readouterr().out.splitlines()[-1] == f"film: {tmp_path / 'out.gif'}"
     assert len(frames_of(tmp_path / "out.gif")) == 13 + 8
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -225,7 +227,7 @@ def test_the_command(checkpoint, tmp_path, monkeypatch, capsys):
     code, out, err = command(monkeypatch, capsys, *arguments)
     assert code == 0, err
     assert [line.partition(":")[0] for line in out.splitlines()] == [
-        f"seed {TEST_SEED}", f"seed {TEST_SEED + 1}"
+        f"seed {TEST_SEED}", f"seed {TEST_SEED + 1}", "film"
     ]  # fmt: skip
     assert len(frames_of(video)) == 26
     code, out, err = command(monkeypatch, capsys, *arguments)

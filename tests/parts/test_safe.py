@@ -211,7 +211,8 @@ def test_what_is_allowed_works(project, monkeypatch, capsys):
         "--model.head", "lrl.networks.QuantileHead",
         "--data.env.id", "CartPole-v1", "--data.env.kwargs", "{}",
         "--data.env.wrappers", "[{path: gymnasium.wrappers.FlattenObservation}]",
-        "--data.actors.num_actors", "1",
+        # A fork server would hand LRL_SAFE on to the actors of all tests after this one.
+        "--data.actors.num_actors", "1", "--data.actors.start_method", "spawn",
         "--trainer.max_steps", "20", "--trainer.enable_progress_bar", "false",
     ]  # fmt: skip
     code, _, err = project.call(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import signal
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,12 @@ install_import_hook("lrl.functional", "beartype.beartype")
 
 # Threads of two workers on the same cores wait for one another at every small product.
 torch.set_num_threads(1)
+
+# One fork server serves all tests, whichever starts it: with less imported, processes would import
+# NumPy by themselves, and its linear algebra starts threads.
+multiprocessing.set_forkserver_preload(
+    ["lrl.processes.preload", "lrl.actors.process", "lrl.actors.policy"]
+)
 
 # A shared machine may pause for longer than any deadline; the same examples every time.
 settings.register_profile("lrl", deadline=None, derandomize=True)

@@ -117,8 +117,6 @@ class Echo:
 
 def start(method: str, target: Callable[..., object], *args: object) -> BaseProcess:
     context = multiprocessing.get_context(method)
-    if method == "forkserver":  # there is one for all tests: as the first actors would start it
-        context.set_forkserver_preload(["lrl.actors.process", "lrl.actors.policy"])
     process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
         target=target, args=args, daemon=True
     )

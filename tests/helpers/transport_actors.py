@@ -108,7 +108,6 @@ class Learner:
         chunks: int = 8,
     ) -> None:
         context = multiprocessing.get_context(self.method)
-        context.set_forkserver_preload(["lrl.transport"])
         channel = Channel(ChunkLayout(SPEC, chunk_rows, chunks), actor, incarnation)
         process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
             target=send_numbers,

@@ -31,6 +31,7 @@ from lrl.inference.config import InferenceConfig
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe
 from lrl.pools.cluster import ClusterPool
+from lrl.pools.plan import ActingPlan
 from lrl.testing import Ledger, LedgerEnv
 
 SLOT = ActorSlot(7, num_actors=2, envs_per_actor=4)
@@ -86,11 +87,10 @@ class Watched:
     ) -> None:
         spec = make_spec(_LEDGER)
         recipe = NetworkRecipe(spec, Recipe.of(MLPEncoder), Recipe.of(ScalarHead))
-        self.pool = ClusterPool(
-            ClusterConfig(address=address, silence_seconds=silence_seconds),
-            ActorConfig(num_actors=0, envs_per_actor=4, max_restarts=max_restarts),
-            _LEDGER, spec, EpsilonGreedy(), SLOT, recipe, ["lrl", "torch"], inference,
-        )  # fmt: skip
+        actors = ActorConfig(num_actors=0, envs_per_actor=4, max_restarts=max_restarts)
+        plan = ActingPlan(actors, _LEDGER, spec, EpsilonGreedy(), SLOT, recipe, inference)
+        cluster = ClusterConfig(address=address, silence_seconds=silence_seconds)
+        self.pool = ClusterPool(cluster, plan, ["lrl", "torch"])
         self.ledger = Ledger(LedgerEnv(), slot=SLOT)
         self.pool.start(recipe.build(), 0)
 

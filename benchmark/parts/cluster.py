@@ -26,6 +26,7 @@ from lrl.envs import EnvConfig, make_spec
 from lrl.networks import NatureEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe
 from lrl.pools.cluster import ClusterPool
+from lrl.pools.plan import ActingPlan
 from lrl.pools.pool import ActorPool
 from lrl.pools.processes import ProcessPool
 from lrl.schedules import Constant
@@ -39,23 +40,24 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def process_pool(recipe: NetworkRecipe) -> tuple[ActorPool, Callable[[], int]]:
     """Return a pool of one process, and what tells its process id."""
-    actors = ActorConfig(1, 8)
-    pool = ProcessPool(actors, _ENV, recipe.env_spec, _EXPLORATION, _SLOT, recipe)
+    pool = ProcessPool(_plan(1, recipe))
     return pool, lambda: pool.manager.processes[0].pid or 0
 
 
 def ray_pool(recipe: NetworkRecipe) -> tuple[ActorPool, Callable[[], int]]:
     """Return a pool of one Ray actor, and what tells its process id."""
-    pool = ClusterPool(
-        ClusterConfig(num_actors=1), ActorConfig(0, 8), _ENV, recipe.env_spec, _EXPLORATION, _SLOT,
-        recipe, packages_of(_ENV),
-    )  # fmt: skip
+    pool = ClusterPool(ClusterConfig(num_actors=1), _plan(0, recipe), packages_of(_ENV))
 
     def pid() -> int:
         place = pool.fleet.actors.all[0].welcome
         return place.pid if place else 0
 
     return pool, pid
+
+
+def _plan(processes: int, recipe: NetworkRecipe) -> ActingPlan:
+    actors = ActorConfig(processes, 8)
+    return ActingPlan(actors, _ENV, recipe.env_spec, _EXPLORATION, _SLOT, recipe)
 
 
 SIDES = {"a process": process_pool, "a Ray actor": ray_pool}

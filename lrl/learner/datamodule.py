@@ -33,6 +33,7 @@ from lrl.parts.quiet import quieten
 from lrl.parts.recipe import blamed_on
 from lrl.pools.choice import background_pool, local_pool
 from lrl.pools.local import LocalPool
+from lrl.pools.plan import ActingPlan
 from lrl.pools.pool import ActorPool
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
@@ -426,7 +427,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             learner, rank = trainer.strategy.root_device, trainer.local_rank
             devices = tuple(of_this_rank(name, learner, rank) for name in servers.devices)
             inference = replace(servers, devices=devices)
-        return background_pool(
+        plan = ActingPlan(
             self.actors,
             self.env,
             replace(self.env_spec, values=needs_values),
@@ -434,9 +435,9 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             self.slot,
             trainer.lightning_module.network_recipe,
             inference,
-            self.cluster,
             trainer.global_step,
         )
+        return background_pool(plan, self.cluster)
 
     def _evaluation_loader(self, first_seed: int, episodes: int) -> EvaluationLoader:
         return EvaluationLoader(

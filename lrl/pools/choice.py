@@ -7,20 +7,17 @@ from dataclasses import replace
 
 import torch
 
-from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import Exploration
 from lrl.actors.slot import TRAINING_SEED_FLOOR, ActorSlot
 from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, RestorableEnvs, make_envs
-from lrl.inference.config import InferenceConfig
-from lrl.networks import NetworkRecipe
 from lrl.pools.cluster import ClusterPool
 from lrl.pools.joined import JoinedPools
 from lrl.pools.local import LocalPool
+from lrl.pools.plan import ActingPlan
 from lrl.pools.pool import ActorPool
 from lrl.pools.processes import ProcessPool
-from lrl.types import EnvSpec
 
 
 def local_pool(
@@ -50,31 +47,16 @@ def local_pool(
     return LocalPool(envs, exploration, slot, learner_steps, env.reward_clip)
 
 
-def background_pool(
-    actors: ActorConfig,
-    env: EnvConfig,
-    spec: EnvSpec,
-    exploration: Exploration,
-    slot: ActorSlot,
-    recipe: NetworkRecipe,
-    inference: InferenceConfig | None,
-    cluster: ClusterConfig | None,
-    version: int,
-) -> ActorPool:
+def background_pool(plan: ActingPlan, cluster: ClusterConfig | None) -> ActorPool:
     """Return the pool of actors in processes of this machine, on a cluster, or both.
 
-    The arguments are those of `ProcessPool`, and `cluster`, which holds the inference servers if it
-    is given.
+    Args:
+        plan: What the actors are told.
+        cluster: The cluster, if there is one; it then holds the inference servers.
     """
-
-    def processes() -> ProcessPool:
-        return ProcessPool(actors, env, spec, exploration, slot, recipe, inference, version)
-
     if cluster is None:
-        return processes()
-    first = replace(slot, actor=actors.num_actors)
-    packages = packages_of(env)
-    remote = ClusterPool(
-        cluster, actors, env, spec, exploration, first, recipe, packages, inference, version
-    )
-    return JoinedPools([remote, processes()]) if actors.num_actors else remote
+        return ProcessPool(plan)
+    local = plan.actors.num_actors
+    first = replace(plan.slot, actor=local)
+    remote = ClusterPool(cluster, replace(plan, slot=first), packages_of(plan.env))
+    return JoinedPools([remote, ProcessPool(plan)]) if local else remote

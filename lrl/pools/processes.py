@@ -6,80 +6,52 @@ import contextlib
 import queue
 from collections.abc import Callable, Iterator
 
-from lrl.actors.config import ActorConfig
-from lrl.actors.exploration import Exploration
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, publish_weights
-from lrl.actors.slot import ActorSlot
-from lrl.envs import EnvConfig
-from lrl.inference.config import InferenceConfig
 from lrl.inference.manager import InferenceManager
-from lrl.networks import NetworkRecipe, QNetwork
+from lrl.networks import QNetwork
 from lrl.networks.q_network import vector_size
+from lrl.pools.plan import ActingPlan
 from lrl.pools.pool import ActorPool, Delivery, Episode, PoolCounts, gap_of
 from lrl.transport import Chunk, ChunkQueue, WeightStore
-from lrl.types import EnvSpec
 
 
 class ProcessPool(ActorPool):
     """Actors in processes of this machine, with their own networks or central inference.
 
     Args:
-        config: Number of actors, and what to do when one fails.
-        env: The environment that each builds for itself.
-        spec: What it looks like.
-        exploration: How actors explore.
-        slot: The first actor's place in the run.
-        recipe: Builds the network in other processes.
-        inference: The servers that compute all action values, if there are any.
-        version: Learner steps so far: the version of the first weights.
+        plan: What the actors are told.
     """
 
-    def __init__(
-        self,
-        config: ActorConfig,
-        env: EnvConfig,
-        spec: EnvSpec,
-        exploration: Exploration,
-        slot: ActorSlot,
-        recipe: NetworkRecipe,
-        inference: InferenceConfig | None = None,
-        version: int = 0,
-    ) -> None:
-        self.config = config
-        self.num_streams = config.num_actors * config.envs_per_actor
-        self.env = env
-        self.spec = spec
-        self.exploration = exploration
-        self.slot = slot
-        self.recipe = recipe
+    def __init__(self, plan: ActingPlan) -> None:
+        self.plan = plan
+        self.num_streams = plan.actors.num_actors * plan.actors.envs_per_actor
         self.inference: InferenceManager | None = None
         self.queue = ChunkQueue()
-        self._inference_config = inference
-        self._version = version
         self._closed = False
 
     def start(self, network: QNetwork, run_env_steps: int) -> None:
         """Start the processes; they hold these weights before their first step."""
+        plan = self.plan
         self.store = WeightStore(vector_size(network))
-        self.publish(network, self._version)
+        self.publish(network, plan.version)
         with contextlib.ExitStack() as undo:
-            if self._inference_config is not None:
+            if plan.inference is not None:
                 self.inference = InferenceManager(
-                    self._inference_config, self.config, self.recipe, self.store, self.slot
+                    plan.inference, plan.actors, plan.recipe, self.store, plan.slot
                 )
                 undo.callback(self.inference.close)
-            local = LocalPolicyFactory(self.recipe, self.store)
+            local = LocalPolicyFactory(plan.recipe, self.store)
             self.manager = ActorManager(
-                self.config,
-                self.env,
-                self.spec,
-                self.exploration,
+                plan.actors,
+                plan.env,
+                plan.spec,
+                plan.exploration,
                 self.inference.policy_of if self.inference else lambda actor: local,
                 self.queue,
-                self.slot,
+                plan.slot,
                 env_steps_offset=run_env_steps,
-                groups=self._inference_config.groups_per_actor if self._inference_config else 1,
+                groups=plan.groups,
             )
             undo.callback(self.close, lambda delivery: None)
             if self.inference is not None:
@@ -144,7 +116,7 @@ class ProcessPool(ActorPool):
     def _delivery(self, chunk: Chunk) -> Delivery:
         rows = [chunk.rows]
         if chunk.after_gap:
-            rows.insert(0, gap_of(self.spec, chunk.actor, self.config.envs_per_actor))
+            rows.insert(0, gap_of(self.plan.spec, chunk.actor, self.plan.actors.envs_per_actor))
         columns = (chunk.episode_return, chunk.episode_length, chunk.episode_start_value)
         figures = zip(*(column.tolist() for column in columns), strict=True)
         return Delivery(rows, [Episode(*episode) for episode in figures])

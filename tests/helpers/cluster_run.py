@@ -17,6 +17,7 @@ from lrl.inference.config import InferenceConfig
 from lrl.networks import MLPEncoder, NetworkRecipe, ScalarHead
 from lrl.parts.recipe import Recipe
 from lrl.pools.cluster import ClusterPool
+from lrl.pools.plan import ActingPlan
 from lrl.testing import Ledger, LedgerEnv
 from lrl.types import Rows
 
@@ -47,10 +48,8 @@ class Run:
         known = {field.name for field in dataclasses.fields(ClusterConfig)}
         ours = {name: settings.pop(name) for name in list(settings) if name in known}
         actors = ActorConfig(num_actors=0, envs_per_actor=ENVS, chunk_rows=16, **settings)
-        self.pool = ClusterPool(
-            ClusterConfig(**ours), actors, env, SPEC, EpsilonGreedy(), SLOT, RECIPE, ["numpy"],
-            inference,
-        )  # fmt: skip
+        plan = ActingPlan(actors, env, SPEC, EpsilonGreedy(), SLOT, RECIPE, inference)
+        self.pool = ClusterPool(ClusterConfig(**ours), plan, ["numpy"])
         torch.manual_seed(3)
         self.network = RECIPE.build()
         self.rows: list[Rows] = []

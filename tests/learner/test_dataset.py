@@ -23,6 +23,7 @@ from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.statistics import RolloutStatistics
 from lrl.networks import QNetwork
+from lrl.pools.plan import ActingPlan
 from lrl.pools.pool import ActorPool, Delivery
 from lrl.pools.processes import ProcessPool
 from lrl.preflight.cores import default_learner_threads
@@ -361,7 +362,7 @@ def test_a_signal_that_also_ended_the_actors_is_the_reason():
 def process_pool() -> ProcessPool:
     config = ActorConfig(num_actors=2, envs_per_actor=2)
     unused: Any = None
-    return ProcessPool(config, unused, SPEC, unused, unused, unused)
+    return ProcessPool(ActingPlan(config, unused, SPEC, unused, unused, unused))
 
 
 class Chunks:

@@ -43,7 +43,7 @@ def behaviour(folder: Path) -> tuple[int, float]:
 
 def main() -> None:
     """Train the behaviour, write its dataset, learn from it, and print all mean returns."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("offline"), help="new or empty")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--max-steps", type=int, default=1500, help="learner steps offline")

@@ -75,12 +75,12 @@ def _scores(rows: Sequence[Row]) -> str:
 
 def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str, bytes]]:
     """Return what follows the table of a campaign, and its pictures by name."""
-    found, text = {}, ""
+    text, found = "", {}
     tasks = len({task.name for task in campaign.tasks})
     published = PUBLISHED / f"{campaign.name}.csv"
     if panel := pictures.panel_of(home / f"{campaign.name}.csv", published, tasks):
-        found |= pictures.panel_pictures(panel)
-        text += f"\n{pictures.statistics_table(panel)}"
+        table, found = pictures.statistics_of(panel)
+        text = f"\n{table}"
     if rows := read_rows(home / f"{campaign.name}_curves.csv"):
         found["curves"] = pictures.curves_picture(rows)
     named = {f"campaign_{campaign.name}_{what}.png": data for what, data in found.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.scores.records import Row
+from benchmark.scores.records import Row, read_rows
 from lrl.report.comparison import HUMAN, Panel, panels
 from lrl.report.curves import Curve, aggregated
 from lrl.report.figures import draw_curves, draw_intervals, draw_profiles, png, styles
@@ -22,14 +22,14 @@ _SCALE = ("random", "human")
 
 
 def panel_of(scores: Path, published: Path, tasks: int) -> Panel | None:
-    """Return human-normalised scores of all of a campaign's tasks; None before it has them.
+    """Return human-normalised scores of all of a campaign's tasks; None before there are any.
 
     Args:
         scores: CSV file of the campaign.
         published: CSV file of the published scores.
         tasks: Number of the campaign's tasks.
     """
-    if not scores.exists() or not published.exists():
+    if not published.exists() or not any(row["score"] for row in read_rows(scores)):
         return None
     own, _ = read_results(scores, of_others=False)
     others, _ = read_results(published, of_others=True)
@@ -39,9 +39,16 @@ def panel_of(scores: Path, published: Path, tasks: int) -> Panel | None:
     return next((panel for panel in found if ours & set(panel.groups)), None)
 
 
-def statistics_table(panel: Panel) -> str:
-    """Return the statistics of a panel, with their intervals, as a Markdown table."""
-    told = panel_table(panel, panel.aggregates())
+def statistics_of(panel: Panel) -> tuple[str, dict[str, bytes]]:
+    """Return the statistics of a panel, with their intervals: a Markdown table, and PNGs.
+
+    The pictures are `scores`, of the same statistics, and `profile` where scores vary.
+    """
+    aggregates, looks = panel.aggregates(), styles(panel.groups)
+    pictures = {"scores": png(draw_intervals(aggregates, panel.unit, looks))}
+    if panel.varied:
+        pictures["profile"] = png(draw_profiles(panel.profiles(), panel.unit, looks))
+    told = panel_table(panel, aggregates)
     lines = [
         f"| {told['unit']} | runs | {' | '.join(told['names'])} |",
         f"| --- | --- |{' --- |' * len(told['names'])}",
@@ -49,16 +56,7 @@ def statistics_table(panel: Panel) -> str:
     for row in told["rows"]:
         cells = [f"{cell['value']} {cell['interval']}".strip() for cell in row["cells"]]
         lines.append(f"| {row['group'].replace('_', ' ')} | {row['runs']} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def panel_pictures(panel: Panel) -> dict[str, bytes]:
-    """Return the figures of a panel as PNG: statistics with their intervals, and profiles."""
-    looks = styles(panel.groups)
-    found = {"scores": png(draw_intervals(panel.aggregates(), panel.unit, looks))}
-    if panel.varied:
-        found["profile"] = png(draw_profiles(panel.profiles(), panel.unit, looks))
-    return found
+    return "\n".join(lines) + "\n", pictures
 
 
 def curves_picture(rows: Sequence[Row]) -> bytes:

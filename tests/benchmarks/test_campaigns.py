@@ -484,6 +484,15 @@ def test_a_page_has_no_statistics_before_all_tasks_were_run(games, tmp_path):
     assert "IQM" not in text
 
 
+def test_a_page_has_no_statistics_if_every_run_failed(games, tmp_path):
+    head, *rows = csv.reader((tmp_path / "games.csv").read_text().splitlines())
+    place = head.index("score")
+    failed = [[*row[:place], "", *row[place + 1 :]] for row in rows]
+    with (tmp_path / "games.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([head, *failed])
+    assert list(pages.evidence(games, tmp_path)[1]) == ["campaign_games_curves.png"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_campaign_is_interrupted_and_goes_on_to_its_score(tmp_path, monkeypatch):

@@ -40,12 +40,12 @@ def test_tests_live_in_the_room_of_what_they_test():
     found = {path.name for path in here.iterdir() if path.is_dir()} - {"__pycache__"}
     assert found - more <= rooms
     assert {path.stem for path in here.glob("*.py")} == {
-        "conftest", "test_house", "test_imports", "test_schedules", "test_types",
+        "conftest", "test_house", "test_imports", "test_schedules",
     }  # fmt: skip
 
 
-def test_two_modules_live_at_the_root_and_no_room_has_more_than_twelve_files():
+def test_one_module_lives_at_the_root_and_no_room_has_more_than_twelve_files():
     rooms = Counter(path.parent.name for path in FILES.values())
     root = {path.name for path in FILES.values() if path.parent == PACKAGE}
-    assert root == {"__main__.py", "schedules.py", "types.py"}
+    assert root == {"__main__.py", "schedules.py"}
     assert {room: files for room, files in rooms.items() if files > 12} == {}

@@ -72,8 +72,8 @@ def report(
         The path of the page.
 
     Raises:
-        ConfigError: A folder holds no run, a file is damaged, a run was never evaluated, or
-            protocols differ.
+        ConfigError: A folder holds no run, a file is damaged, a run that was asked for was never
+            evaluated, or protocols differ.
     """
     check_matplotlib()
     given = [Path(path).resolve() for path in (*paths, *against)]
@@ -81,7 +81,8 @@ def report(
         raise ConfigError(f"{twice[0]} is given twice, and would count twice")
     asked = [Path(path) for path in paths]
     files = [path for path in asked if path.suffix == ".csv"]
-    groups = group_runs(read_runs([path for path in asked if path.suffix != ".csv"]))
+    runs, unscored = read_runs([path for path in asked if path.suffix != ".csv"])
+    groups = group_runs(runs)
     results = results_of(groups, score)
     failed: dict[str, int] = {}
     for file in files:
@@ -93,7 +94,8 @@ def report(
     if not results:
         raise ConfigError("there is nothing to compare: give folders of runs or files of scores")
     check_protocols([run for group in groups for run in group.runs], results)
-    page, figures = build(groups, results, score, middle, bounds or {}, failed)
+    left_out = [*_unscored(unscored), *_failures(failed)]
+    page, figures = build(groups, results, score, middle, bounds or {}, left_out)
     return _write(Path(output), page, figures)
 
 
@@ -113,7 +115,7 @@ def build(
     score: Choice,
     middle: Middle,
     bounds: Mapping[str, tuple[float, float]],
-    failed: Mapping[str, int],
+    left_out: Sequence[str],
 ) -> tuple[str, dict[str, bytes]]:
     """Return the page, and its figures by the names of their files.
 
@@ -123,7 +125,7 @@ def build(
         score: As in `report`, as are the others.
         middle: Middle of curves.
         bounds: By environment.
-        failed: How many runs of each file of scores failed, and have none.
+        left_out: What is not on the page, in sentences.
     """
     labels = list(dict.fromkeys(result.group for result in results))
     figures, best = _Figures(labels), best_groups(results)
@@ -134,7 +136,7 @@ def build(
         "score": score,
         "middle": {"iqm": "interquartile mean"}.get(middle, middle),
         "remarks": _remarks(groups),
-        "unsupported": [*_failures(failed), *sentences, *unsupported(results)],
+        "unsupported": [*left_out, *sentences, *unsupported(results)],
         "panels": [
             _panel(panel, f"_{number}" if len(found) > 1 else "", figures)
             for number, panel in enumerate(found, start=1)
@@ -148,6 +150,12 @@ def build(
         "images": figures.inline,
     }
     return _rendered(context), figures.files
+
+
+def _unscored(folders: Sequence[Path]) -> list[str]:
+    """Return a sentence on the versions that have no score, if there are any."""
+    names = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in folders)
+    return [f"Left out, since never evaluated: {names}."] if folders else []
 
 
 def _failures(failed: Mapping[str, int]) -> list[str]:

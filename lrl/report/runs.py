@@ -88,6 +88,11 @@ class Run:
         """Seed of the training."""
         return self.stamp["training"]["seed"]
 
+    @property
+    def was_evaluated(self) -> bool:
+        """Whether it has a score."""
+        return self.curve(EVALUATION, "learner_steps") is not None
+
     def remarks(self) -> list[str]:
         """Return sentences for the section 'What to look at'; none if nothing is remarkable."""
         found = []
@@ -148,35 +153,57 @@ class Run:
         return np.interp(steps, self.metrics["step"][counted], counts[counted]), values
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+class _TooEarly(ConfigError):
+    """A run left too little to compare, since it ended, or was killed, before that was written."""
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
     """Return the runs in folders, each a version or a name with its versions.
 
     A run that was gone on with (`--ckpt_path last`) is one run, if the folders of its parts are
     given.
 
+    Returns:
+        The runs; and the versions of a name that were never evaluated, which are left out.
+
     Raises:
-        ConfigError: A folder holds no run, a file is damaged, or a run was never evaluated.
+        ConfigError: A folder holds no run, a file is damaged, or a version that was asked for, or
+            all of a name, were never evaluated.
     """
+    asked = {path.resolve() for path in paths}
     found = [folder for path in paths for folder in versions(path.parent, path.name) or [path]]
-    folders = {folder.resolve(): folder for folder in found}.values()
-    runs = _joined([_read(folder) for folder in folders])
-    unevaluated = [
-        str(run.folder) for run in runs if run.curve(EVALUATION, "learner_steps") is None
-    ]
-    if unevaluated:
+    folders = {folder.resolve(): folder for folder in found}
+    parts = {folder: _part(folder, is_asked=path in asked) for path, folder in folders.items()}
+    early = [folder for folder, part in parts.items() if part is None]
+    whole = _joined([part for part in parts.values() if part is not None])
+    runs = [run for run in whole if run.was_evaluated]
+    early += [run.folder for run in whole if not run.was_evaluated]
+    answered = {place.resolve() for run in runs for place in (run.folder, run.folder.parent)}
+    unanswered = asked - answered
+    if refused := [str(f) for f in early if {f.resolve(), f.parent.resolve()} & unanswered]:
         raise ConfigError(
-            f"never evaluated: {', '.join(unevaluated)}: a run without a score cannot be compared; "
+            f"never evaluated: {', '.join(refused)}: a run without a score cannot be compared; "
             "leave it out, or let it train to its first evaluation "
             "(actor_learner.eval_period_learner_steps)"
         )
-    return runs
+    return runs, early
+
+
+def _part(folder: Path, is_asked: bool) -> Run | None:
+    """Return what is in a folder; None where it left too little, unless it was asked for."""
+    try:
+        return _read(folder)
+    except _TooEarly:
+        if is_asked:
+            raise
+        return None
 
 
 def _read(folder: Path) -> Run:
     config, metrics = folder / "config.yaml", folder / "metrics.csv"
     missing = [file.name for file in (config, metrics) if not file.is_file()]
     if missing:
-        raise ConfigError(
+        raise _TooEarly(
             f"{folder} is no run of lrl fit: it has no {' and no '.join(missing)}; give "
             "RUNS/NAME/version_K, RUNS/NAME or a CSV file of scores"
         )
@@ -232,7 +259,7 @@ def _stamp(folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
         files = [folder / "checkpoints" / name for name in _CHECKPOINTS]
         file = next((file for file in files if file.is_file()), None)
         if file is None:
-            raise ConfigError(
+            raise _TooEarly(
                 f"{folder} has no protocol stamp: neither summary.json, which a run writes when it "
                 "ends, nor a checkpoint; leave it out"
             )

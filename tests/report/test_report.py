@@ -271,7 +271,7 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     folder = tmp_path / "runs/a"
     make_run(folder / "version_0", 3, [1.0, 2.0, 3.0], ended=True)
     make_run(folder / "version_1", 3, [7.0, 8.0], first_step=30)
-    (run,) = read_runs([folder])
+    (run,), _ = read_runs([folder])
     steps, returns = run.curve(EVALUATION, "learner_steps") or ((), ())
     assert [*steps] == [10, 20, 30, 40]
     assert [*returns] == [1, 2, 7, 8]
@@ -282,14 +282,14 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     changed = {"seconds": 10.0, "env_steps_per_second": 100.0, "learner_steps_per_second": 3.0,
                "time_shares": {**SHARES, "wait": 0.5, "optimise": 0.0}}  # fmt: skip
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    (run,) = read_runs([folder])
+    (run,), _ = read_runs([folder])
     assert run.summary["seconds"] == 50.0  # 40 and 10
     assert run.summary["env_steps_per_second"] == pytest.approx((40 * 400 + 10 * 100) / 50)
     assert run.summary["learner_steps_per_second"] == pytest.approx((40 * 13 + 10 * 3) / 50)
     assert run.summary["time_shares"]["wait"] == pytest.approx((40 * 0.1 + 10 * 0.5) / 50)
     assert sum(run.summary["time_shares"].values()) == pytest.approx(1.0)
     assert len(run.summary["actors"]) == 2
-    (late,) = read_runs([folder / "version_1"])
+    (late,), _ = read_runs([folder / "version_1"])
     assert late.starts_late
     assert "begins at learner step 30" in late.remarks()[0]
 
@@ -300,7 +300,7 @@ def test_a_run_of_which_a_part_was_killed_has_no_speed(tmp_path: Path):
     (killed / "checkpoints").mkdir()
     torch.save({STAMP_KEY: {**STAMP, "training": {"seed": 3}}}, killed / "checkpoints/last.ckpt")
     make_run(folder / "version_1", 3, [7.0, 8.0], first_step=30)
-    (run,) = read_runs([folder])
+    (run,), _ = read_runs([folder])
     assert run.summary == {}
     assert "or a part of it, has not ended, or was killed" in run.remarks()[0]
 
@@ -316,7 +316,7 @@ def test_a_run_that_does_not_learn_is_diagnosed(tmp_path: Path):
 
 
 def test_axes_are_what_was_counted(runs: Path):
-    (run,) = read_runs([runs / "a/version_0"])
+    (run,), _ = read_runs([runs / "a/version_0"])
     for axis, factor in (("env_steps", 4), ("frames", 16), ("learner_steps", 1), ("seconds", 0.5)):
         at, returns = run.curve(EVALUATION, axis) or ((), ())
         assert [*at] == [10 * factor, 20 * factor, 30 * factor]
@@ -328,7 +328,7 @@ def test_a_seed_that_repeats_leaves_curves_without_an_interval(tmp_path: Path):
         make_run(tmp_path / f"a/version_{number}", seed, [1.0, number])
     folders = [tmp_path / f"a/version_{number}" for number in range(3)]
     for chosen, has_interval in ((folders[1:], True), (folders, False)):
-        groups = group_runs(read_runs(chosen))
+        groups = group_runs(read_runs(chosen)[0])
         curve = curves(groups, "CartPole-v1", EVALUATION, "learner_steps", "mean")["a"]
         assert (curve.low is not None) is has_interval
 
@@ -348,6 +348,22 @@ def test_protocols_that_differ_are_refused(runs: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"epsilon 0\.05 instead of 0,"):
         report([str(games)], output=str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()
+
+
+def test_versions_without_a_score_are_left_out_of_their_name_and_named(tmp_path: Path):
+    """Stopped before the first evaluation, before the first save, and at once."""
+    make_run(tmp_path / "a/version_0", 0, [1.0])
+    make_run(tmp_path / "a/version_1", 1, [])
+    make_run(tmp_path / "a/version_2", 2, [], ended=False)
+    (tmp_path / "a/version_3").mkdir()
+    page = report([str(tmp_path / "a")], output=str(tmp_path / "page")).read_text()
+    assert "Left out, since never evaluated: a/version_2, a/version_3, a/version_1." in page
+    with pytest.raises(ConfigError, match=r"never evaluated: \S+/a/version_1: "):
+        report([str(tmp_path / "a"), str(tmp_path / "a/version_1")], output=str(tmp_path / "page"))
+    (tmp_path / "a").rename(tmp_path / "b")
+    shutil.rmtree(tmp_path / "b/version_0")
+    with pytest.raises(ConfigError, match=r"never evaluated: .*_2, .*_3, .*_1: "):
+        report([str(tmp_path / "b")], output=str(tmp_path / "page"))
 
 
 def test_what_is_no_whole_run_is_told_in_a_sentence(tmp_path: Path):
@@ -420,7 +436,7 @@ def test_a_line_that_is_still_written_is_left_out(tmp_path: Path):
     run = make_run(tmp_path / "a/version_0", 0, [1.0, 2.0])
     with (run / "metrics.csv").open("a") as file:
         file.write("4.0,")
-    (read,) = read_runs([run])
+    (read,), _ = read_runs([run])
     _, returns = read.curve(EVALUATION, "env_steps") or ((), ())
     assert [*returns] == [1.0, 2.0]
 

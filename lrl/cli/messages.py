@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from types import NoneType
 from typing import get_args
 
@@ -16,6 +17,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from lrl.cli.command_list import COMMANDS
+from lrl.cli.recipes import PREFIX, recipes
 from lrl.parts import safety
 from lrl.parts.renamed import RENAMED, new_name
 from lrl.types import ConfigError
@@ -31,6 +33,7 @@ _UNKNOWN_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 _OF_CLASS = re.compile(r"class_path[ =]'([\w.]+)'")
 _NOT_INSTALLED = re.compile(r"Requirement '(wandb|mlflow)[^']*' not met")  # Lightning's loggers
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
+_NO_FILE = re.compile(r"Parser key \"config\": (File does not exist|Path is not a file): '(.*)'$")
 _VARIABLE = re.compile(r"LRL_([A-Z]+)__")  # LRL_FIT__TRAINER__MAX_STEPS
 _TOO_LARGE = 2**63  # for a counter
 _KEY = re.compile(r"Parser key \"([\w.]+)\":? ?")
@@ -128,12 +131,22 @@ def sentence(error: Exception, known: Iterable[str] = ()) -> str:
         return f"trainer.logger: {missing[1]} is not installed: pip install 'lrl[{missing[1]}]'"
     if loose := _LOOSE_CHECKPOINT.search(text):
         return f"{text}: did you mean '--ckpt_path {loose[1]}'?"
+    if lost := _NO_FILE.search(text):
+        return _no_configuration(Path(lost[2]))
     option = next(filter(None, (pattern.search(text) for pattern in _UNKNOWN_OPTION)), None)
     if option and (renamed := _renamed(text, option[1])):
         return renamed
     meant = _meant(text, option, known)
     plain = _in_plain_words(text).removesuffix(".")
     return f"{plain}: did you mean {meant!r}?" if meant else plain
+
+
+def _no_configuration(path: Path) -> str:
+    """Say that a file is missing; a recipe that lrl brings has no file here but a name."""
+    names = ["/".join(path.with_suffix("").parts[-count:]) for count in (2, 1)]
+    recipe = next((name for name in names if name in recipes()), None)
+    said = f"--config {path}: there is no such file"
+    return f"{said}: did you mean '{PREFIX}{recipe}'?" if recipe else said
 
 
 def _renamed(text: str, option: str) -> str | None:

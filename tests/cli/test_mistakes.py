@@ -118,6 +118,21 @@ def test_a_wrong_type_is_told_with_key_and_value_and_what_is_accepted(parser, gi
     assert sentence(told.value, KNOWN) == plain
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("nowhere.yaml", ""),
+        ("configs/cartpole.yaml", ": did you mean 'recipe:cartpole'?"),
+        ("configs/algo/rainbow.yaml", ": did you mean 'recipe:algo/rainbow'?"),
+        ("", ""),  # a folder
+    ],
+)
+def test_a_missing_configuration_may_be_a_recipe(parser, tmp_path, path, meant):
+    with pytest.raises(ArgumentError) as told:
+        parser.parse_args(["fit", "--config", str(tmp_path / path)])
+    assert sentence(told.value) == f"--config {tmp_path / path}: there is no such file{meant}"
+
+
 @pytest.mark.parametrize("path", ["runs/a/version_0/checkpoints/best.ckpt", "last", "hub:a/b"])
 def test_a_checkpoint_without_its_option_is_told_which(path):
     with pytest.raises(ArgumentError) as told:

@@ -40,9 +40,9 @@ def panel_of(scores: Path, published: Path, tasks: int) -> Panel | None:
 
 
 def statistics_of(panel: Panel) -> tuple[str, dict[str, bytes]]:
-    """Return the statistics of a panel, with their intervals: a Markdown table, and PNGs.
+    """Return the statistics of a panel, with their intervals: a Markdown table, and pictures.
 
-    The pictures are `scores`, of the same statistics, and `profile` where scores vary.
+    The pictures, as PNG, are `scores`, of the same statistics, and `profile` where scores vary.
     """
     aggregates, looks = panel.aggregates(), styles(panel.groups)
     pictures = {"scores": png(draw_intervals(aggregates, panel.unit, looks))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import signal
@@ -27,6 +28,7 @@ from lrl.inference.config import InferenceConfig
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.restoring import restore_replay
 from lrl.networks import QNetwork
+from lrl.parts.denormals import flush_denormals
 from lrl.parts.device_copies import to_device_together
 from lrl.parts.devices import of_this_rank
 from lrl.parts.quiet import quieten
@@ -126,7 +128,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self.dataset: ReplayDataset | None = None
         self.ranks = Ranks()
         self._env_spec: EnvSpec | None = None
-        self._threads_before: int | None = None
+        self._undo = contextlib.ExitStack()  # what this run set of torch
         self.threads = torch.get_num_threads()
 
     def _check_arguments(self) -> None:
@@ -205,9 +207,12 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         check_run(self._trainer(), settings, self, sampler)
         evaluates = self._trainer().is_global_zero and evaluates_in_background(self._trainer())
         busy = self.busy_cores + evaluates
-        self._threads_before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
+        before = share_cores(self.learner_threads, self._trainer().num_devices, busy)
+        self._undo.callback(torch.set_num_threads, before)
         self.threads = torch.get_num_threads()
         keep_freed_memory()
+        if flush_denormals():  # before torch starts threads, which inherit it
+            self._undo.callback(torch.set_flush_denormal, False)
         if self.dataset is None:
             self.dataset = self._build_dataset(self.env_spec, sampler)
         if self._trainer().is_global_zero:
@@ -383,9 +388,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         """Stop the actors and give back what was taken; idempotent and bounded."""
         if self.dataset is not None:
             self.dataset.close()
-        if self._threads_before is not None:
-            torch.set_num_threads(self._threads_before)
-            self._threads_before = None
+        self._undo.close()
 
     def _trainer(self) -> L.Trainer:
         if self.trainer is None:

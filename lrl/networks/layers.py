@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from lrl.networks.linear import Linear, linear
 from lrl.types import ConfigError
 
+_MANY_ROWS = 64
+"""From so many on, one product with a noisy weight is faster (`benchmark.parts.arithmetic`)."""
+
 
 class NoisyLinear(Linear):
     """A linear layer whose weights carry learnt, factorised Gaussian noise while it trains.
@@ -61,6 +64,12 @@ class NoisyLinear(Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's name)
         """Return the layer's output, with the noise drawn last while in training mode."""
+        if self.training and self.input_noise.ndim == 1 and input[..., 0].numel() >= _MANY_ROWS:
+            noise = torch.outer(self.output_noise, self.input_noise)
+            weight = torch.addcmul(self.weight, noise, self.weight_sigma)
+            return linear(
+                input, weight, torch.addcmul(self.bias, self.output_noise, self.bias_sigma)
+            )
         output = super().forward(input)
         if not self.training:
             return output

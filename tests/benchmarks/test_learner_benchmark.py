@@ -9,7 +9,7 @@ import torch
 from helpers.products import counted_products
 from helpers.training_runs import quiet
 
-from benchmark.parts import bare, learner
+from benchmark.parts import arithmetic, bare, learner
 from benchmark.parts.learner import LADDER, PLAIN, TRAINER, Side, measure
 from benchmark.peers import compare
 from benchmark.peers.window import Window
@@ -142,3 +142,10 @@ def test_what_a_side_said_is_shown_if_it_gives_no_figure(monkeypatch):
     monkeypatch.setattr(compare, "command", lambda *_: ["sh", "-c", "echo no such library"])
     with pytest.raises(RuntimeError, match="sb3 gave no figure:\nno such library"):
         compare.measure("sb3", "pong", 1.0)
+
+
+def test_ways_to_calculate_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    arithmetic.main(["--rounds", "1", "--times", "1", "--before", "1"])
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    sides = [side for _, side, *_ in lines if "side" not in side and "-" not in side]
+    assert sides == ["two products", "a noisy weight"] * 12 + ["denormals", "taken as 0"]

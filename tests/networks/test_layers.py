@@ -42,8 +42,9 @@ def test_noise_is_the_signed_square_root_of_a_normal_draw():
     assert abs(noise.mean().item()) < 0.02
 
 
-def test_the_output_is_that_of_the_noisy_matrix():
-    layer, features = noisy_layer(), torch.randn(5, 3)
+@pytest.mark.parametrize("rows", [5, 64])
+def test_the_output_is_that_of_the_noisy_matrix(rows: int):
+    layer, features = noisy_layer(), torch.randn(rows, 3)
     noise = torch.outer(layer.output_noise, layer.input_noise)
     weight = layer.weight + layer.weight_sigma * noise
     bias = layer.bias + layer.bias_sigma * layer.output_noise
@@ -80,11 +81,13 @@ def test_the_mean_over_draws_is_the_output_without_noise():
 
 
 def test_noise_teaches_its_own_size():
-    layer = noisy_layer()
-    layer(torch.ones(1, 3)).sum().backward()
-    for parameter in layer.parameters():
-        assert parameter.grad is not None
-        assert parameter.grad.abs().min() > 0
+    layer, gradients = noisy_layer(), []
+    for rows in (1, 64):  # two products, and one
+        layer.zero_grad()
+        (layer(torch.ones(rows, 3)).sum() / rows).backward()
+        gradients.append([parameter.grad for parameter in layer.parameters()])
+        assert all(gradient.abs().min() > 0 for gradient in gradients[-1])
+    torch.testing.assert_close(*gradients)
 
 
 def test_noise_is_not_in_the_state_dict():

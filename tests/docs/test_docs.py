@@ -148,6 +148,22 @@ def test_the_table_of_scores_is_that_of_the_runs(monkeypatch):
     assert table(read_rows(ROOT / "docs/scores.csv")) in text
 
 
+def test_the_scores_of_the_readme_are_those_of_the_runs():
+    files = (ROOT / "docs/scores.csv", ROOT / "docs/campaigns/classic.csv")
+    recorded: dict[tuple[str, str], dict[int, str]] = {}
+    for row in (row for file in files for row in read_rows(file)):
+        of_task = recorded.setdefault((row["task"], row["digest"]), {})
+        of_task[int(row["seed"])] = f"{float(row['score']):.1f}"
+    stated = re.findall(
+        r"^\| [^|]+ \| (\d+) to (\d+) \| (-?[\d.]+, [^|]+) \|", README, re.MULTILINE
+    )
+    assert len(stated) == 17
+    for first, last, scores in stated:
+        seeds = range(int(first), int(last) + 1)
+        found = [", ".join(of.get(seed, "") for seed in seeds) for of in recorded.values()]
+        assert scores in found
+
+
 def test_the_tables_of_campaigns_are_those_of_their_files(monkeypatch):
     monkeypatch.chdir(ROOT)
     page = (ROOT / "docs/benchmarks.md").read_text()

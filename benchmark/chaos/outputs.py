@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,20 +70,27 @@ class Told:
     wrong: list[str] = field(default_factory=list)
 
 
-def lose_outputs(folder: Path) -> Told:
-    """Train once with each kind of output that goes away, full disks where they can be mounted."""
+def lose_outputs(folder: Path, names: Sequence[str] = ()) -> Told:
+    """Train once with each kind of output that goes away, full disks where they can be mounted.
+
+    Args:
+        folder: Takes the files of the runs.
+        names: Of the kinds; all, if there are none.
+    """
     listen()
     (folder / "config.yaml").write_text(_CONFIG)
     told = Told()
-    for name, attack in (
-        ("a pipe that is closed", _close_pipe),
-        ("a pipe that is closed, then Ctrl-C", _close_pipe_and_interrupt),
-        ("a terminal that is closed", _close_terminal),
-        ("/dev/full", _full_device),
-        ("/dev/full for standard output alone", _full_standard_output),
-        ("no streams at all", _no_streams),
-        *([("a disk that fills up", _full_disk)] if can_mount() else []),
-    ):
+    attacks = {
+        "a pipe that is closed": _close_pipe,
+        "a pipe that is closed, then Ctrl-C": _close_pipe_and_interrupt,
+        "a terminal that is closed": _close_terminal,
+        "/dev/full": _full_device,
+        "/dev/full for standard output alone": _full_standard_output,
+        "no streams at all": _no_streams,
+        **({"a disk that fills up": _full_disk} if can_mount() else {}),
+    }
+    for name in names or attacks:
+        attack = attacks[name]
         code, said = attack(folder)
         interrupted = attack is _close_pipe_and_interrupt
         told.runs += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 quiet = pytest.mark.filterwarnings(
     "ignore:GPU available", "ignore:.*LeafSpec.*:FutureWarning", "ignore:The number of training"
 )
+ROOT = Path(__file__).parents[2]
 SMALL = scenarios.Sizes(count=5, seconds=4.0, every=1.0, timeout=10.0, actors=2)
 FIGURE = Figure("a", "b", "c", met=True)
 
@@ -68,7 +70,7 @@ def test_kills_inside_the_transport_stall_nobody(janitor, tmp_path):
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "scenario", ["kills", "stops", "transport", "messages", "saves", "damages", "limits"]
+    "scenario", ["kills", "stops", "transport", "messages", "damages", "limits"]
 )
 def test_a_small_scenario_meets_what_is_demanded(monkeypatch, tmp_path, scenario):
     attacked = actors._attacked
@@ -77,10 +79,20 @@ def test_a_small_scenario_meets_what_is_demanded(monkeypatch, tmp_path, scenario
     if scenario == "limits" and not limits.can_mount():
         pytest.skip("no disk can be mounted here: `unshare -m` or `unshare -rm` is not permitted")
     run, _ = scenarios.SCENARIOS[scenario]
-    # Of a few writers none may be killed in the middle of a file.
-    figures = list(run(replace(SMALL, count=20 if scenario == "saves" else 5), tmp_path))
+    figures = list(run(SMALL, tmp_path))
     assert figures
     assert [figure for figure in figures if not figure.met] == []
+
+
+@linux
+@pytest.mark.slow
+def test_writers_that_are_killed_leave_a_whole_checkpoint():
+    """In a process of its own: a fork server that runs already would import torch for each."""
+    # Of a few writers none may be killed in the middle of a file.
+    scenario = ("-m", "benchmark.chaos", "--scenario", "saves", "--count", "20")
+    ended = subprocess.run([sys.executable, *scenario], capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("| yes |") == 1
 
 
 @linux
@@ -96,11 +108,7 @@ def test_a_small_soak_is_measured(tmp_path):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("number", "target"),
-    [
-        (signal.SIGTERM, "learner"),
-        (signal.SIGHUP, "group"),
-        (signal.SIGKILL, "group"),
-    ],
+    [(signal.SIGTERM, "learner"), (signal.SIGKILL, "group")],
 )
 def test_runs_ended_in_every_phase_leave_nothing_but_a_checkpoint(number, target):
     ended = signals.end_runs(number, target, len(signals.PHASES))
@@ -116,11 +124,19 @@ def test_runs_ended_in_every_phase_leave_nothing_but_a_checkpoint(number, target
 @linux
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_runs_whose_helpers_are_stopped_go_on_and_leave_nothing(tmp_path, number, code):
-    stopped = helpers.stop_helpers(4, tmp_path, number, code)
+@pytest.mark.parametrize(
+    ("number", "code", "count", "replaced"),
+    [
+        (signal.SIGINT, 130, 4, 2),
+        (signal.SIGKILL, -9, 2, 0),  # at their start only
+    ],
+)
+def test_runs_whose_helpers_are_stopped_go_on_and_leave_nothing(
+    tmp_path, number, code, count, replaced
+):
+    stopped = helpers.stop_helpers(count, tmp_path, number, code)
     assert stopped.wrong == []
-    assert (stopped.runs, stopped.replaced) == (4, 2)
+    assert (stopped.runs, stopped.replaced) == (count, replaced)
     assert stopped.seconds < 30.0  # an idle machine takes 5
 
 
@@ -156,8 +172,9 @@ def test_a_ring_larger_than_the_memory_is_refused_with_its_bytes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_training_does_not_depend_on_its_output(tmp_path):
-    told = outputs.lose_outputs(tmp_path)
-    assert told.runs >= 6
+    names = ("a pipe that is closed, then Ctrl-C", "a terminal that is closed", "/dev/full")
+    told = outputs.lose_outputs(tmp_path, names)
+    assert told.runs == 3
     assert told.wrong == []
 
 

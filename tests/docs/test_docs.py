@@ -17,6 +17,7 @@ import yaml
 from benchmark.scores import pages
 from benchmark.scores.campaign import table
 from benchmark.scores.records import read_rows
+from benchmark.scores.tasks import TASKS
 from lrl.report.evaluate import evaluate
 from lrl.report.page import report
 
@@ -148,20 +149,29 @@ def test_the_table_of_scores_is_that_of_the_runs(monkeypatch):
     assert table(read_rows(ROOT / "docs/scores.csv")) in text
 
 
-def test_the_scores_of_the_readme_are_those_of_the_runs():
+IN_README = [
+    *("cartpole", "cartpole_sync", "cartpole_rainbow", "cartpole_iqn", "cartpole_central"),
+    *("lunarlander", "acrobot", "mountaincar", "minatar_breakout", "minatar_asterix"),
+    *("minatar_freeway", "minatar_spaceinvaders", "minatar_pqn_breakout"),
+    *("minatar_pqn_spaceinvaders", "cartpole_pqn", "cartpole_masked", "pong_laptop"),
+]
+
+
+def test_the_scores_and_seconds_of_the_readme_are_those_of_the_runs():
     files = (ROOT / "docs/scores.csv", ROOT / "docs/campaigns/classic.csv")
-    recorded: dict[tuple[str, str], dict[int, str]] = {}
-    for row in (row for file in files for row in read_rows(file)):
-        of_task = recorded.setdefault((row["task"], row["digest"]), {})
-        of_task[int(row["seed"])] = f"{float(row['score']):.1f}"
-    stated = re.findall(
-        r"^\| [^|]+ \| (\d+) to (\d+) \| (-?[\d.]+, [^|]+) \|", README, re.MULTILINE
-    )
-    assert len(stated) == 17
-    for first, last, scores in stated:
+    recorded = [row for file in files for row in read_rows(file)]
+    recipes = {task.name: task.recipe for task in TASKS} | {"acrobot": "acrobot"}
+    row = r"^\| ([^|]+) \| (\d+) to (\d+) \| (-?[\d.]+, [^|]+) \| ([^|]+) \|$"
+    stated = re.findall(row, README, re.MULTILINE)
+    recipe = ""
+    for task, (title, first, last, scores, seconds) in zip(IN_README, stated, strict=True):
+        recipe = [recipe, *re.findall(r"`configs/(\w+)\.yaml`", title)][-1]
+        assert recipe == recipes[task]
         seeds = range(int(first), int(last) + 1)
-        found = [", ".join(of.get(seed, "") for seed in seeds) for of in recorded.values()]
-        assert scores in found
+        runs = [run for run in recorded if run["task"] == task and int(run["seed"]) in seeds]
+        assert scores == ", ".join(f"{float(run['score']):.1f}" for run in runs)
+        timed = [float(run["seconds"]) for run in runs if run["seconds"]]
+        assert seconds == (f"{median(timed):.0f}" if timed else "not timed")
 
 
 def test_the_tables_of_campaigns_are_those_of_their_files(monkeypatch):

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
@@ -172,6 +173,18 @@ def test_the_scores_and_seconds_of_the_readme_are_those_of_the_runs():
         assert scores == ", ".join(f"{float(run['score']):.1f}" for run in runs)
         timed = [float(run["seconds"]) for run in runs if run["seconds"]]
         assert seconds == (f"{median(timed):.0f}" if timed else "not timed")
+
+
+def test_how_many_seeds_of_a_campaign_reach_the_bar_is_as_the_readme_says():
+    said = re.search(r"^With ten other seeds.+?\n\n", README, re.DOTALL | re.MULTILINE)
+    assert said is not None
+    stated = re.findall(r"(\w+)(?: reaches)? (-?\d+)[^;.]*? with (\d+) of 10", said[0])
+    assert [name for name, _, _ in stated] == ["CartPole", "LunarLander", "MountainCar"]
+    for name, bar, reached in stated:
+        rows = read_rows(ROOT / "docs/campaigns/classic.csv")
+        runs = [run for run in rows if run["environment"].startswith(f"{name}-")]
+        of_tasks = Counter(run["task"] for run in runs if float(run["score"]) >= float(bar))
+        assert set(of_tasks.values()) == {int(reached)}
 
 
 def test_the_tables_of_campaigns_are_those_of_their_files(monkeypatch):

@@ -72,7 +72,7 @@ def curves_picture(rows: Sequence[Row]) -> bytes:
         }
         for task in tasks
     }
-    return png(draw_curves(parts, "return in evaluation", looks))
+    return png(draw_curves(parts, "return in evaluation", looks, one_task=False))
 
 
 def _curve(rows: Sequence[Row]) -> Curve:

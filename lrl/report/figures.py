@@ -67,19 +67,23 @@ def png(figure: Figure) -> bytes:
 
 
 def draw_curves(
-    panels: Mapping[str, Mapping[str, Curve]], ylabel: str, styles: Mapping[str, Style]
+    panels: Mapping[str, Mapping[str, Curve]],
+    ylabel: str,
+    styles: Mapping[str, Style],
+    one_task: bool,
 ) -> Figure:
     """Draw learning curves: a line per group, its band, and its seeds thinly.
 
     Args:
-        panels: Curves by group, by the name of their axis (or, in a grid, of their environment).
+        panels: Curves by group, by the name of their horizontal axis or of their environment.
         ylabel: What the values are.
         styles: Of the groups.
+        one_task: The panels are of one environment, so that they share their vertical axis.
     """
     columns = min(4, len(panels)) if len(panels) != 4 else 2
     rows = -(-len(panels) // columns)
     figure = _figure(max(2.7, 2.5 * rows + 0.6))
-    axes: Any = figure.subplots(rows, columns, squeeze=False, sharey=columns < 4 or rows == 1)
+    axes: Any = figure.subplots(rows, columns, squeeze=False, sharey=one_task)
     drawn: dict[str, Any] = {}
     for place, (title, curves) in zip(axes.flat, panels.items(), strict=False):
         is_clear = sum(len(curve.seeds) for curve in curves.values()) <= _MOST_LINES

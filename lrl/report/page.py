@@ -216,8 +216,9 @@ def _curves(groups: Sequence[Group], middle: Middle, figures: _Figures) -> list[
     """Draw learning curves, and return their files and captions."""
     tasks = list(dict.fromkeys(run.task for group in groups for run in group.runs))
     looks, captions = figures.styles_for([group.label for group in groups]), []
+    one_task = len(tasks) <= _MOST_TASKS
     for metric, said in ((EVALUATION, "evaluation"), (TRAINING, "training")):
-        if len(tasks) > _MOST_TASKS:
+        if not one_task:
             found = {task: curves(groups, task, metric, "frames", middle) for task in tasks}
             parts = {"all environments, against frames": found}
         else:
@@ -225,7 +226,7 @@ def _curves(groups: Sequence[Group], middle: Middle, figures: _Figures) -> list[
         for number, (title, of) in enumerate(parts.items(), start=1):
             shown = {name: curve for name, curve in of.items() if curve}
             if shown:
-                drawn = draw_curves(shown, f"return in {said}", looks)
+                drawn = draw_curves(shown, f"return in {said}", looks, one_task)
                 name = figures.add(f"{said}_{number}" if len(parts) > 1 else said, drawn)
                 captions.append({"figure": name, "caption": f"{title}: returns in {said}"})
     return captions

@@ -24,7 +24,8 @@ from PIL import Image
 from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.envs import EnvConfig
 from lrl.envs.config import without_unused
-from lrl.report.curves import curves
+from lrl.report.curves import Curve, curves
+from lrl.report.figures import draw_curves, styles
 from lrl.report.groups import group_runs
 from lrl.report.page import report
 from lrl.report.results import check_protocols, read_results
@@ -331,6 +332,18 @@ def test_a_seed_that_repeats_leaves_curves_without_an_interval(tmp_path: Path):
         groups = group_runs(read_runs(chosen)[0])
         curve = curves(groups, "CartPole-v1", EVALUATION, "learner_steps", "mean")["a"]
         assert (curve.low is not None) is has_interval
+
+
+@pytest.mark.parametrize("one_task", [True, False])
+def test_environments_have_their_own_scales(one_task: bool):
+    at = np.array([1.0, 2.0])
+    panels = {
+        str(top): {"a": Curve((), at, np.array([0.0, top]), None, None)}
+        for top in (1.0, 20.0, 300.0, 4000.0)
+    }
+    axes = draw_curves(panels, "return", styles(["a"]), one_task).axes
+    shown = [place.get_ylim()[1] for place in axes]
+    assert shown == pytest.approx([4200.0] * 4 if one_task else [1.05, 21.0, 315.0, 4200.0])
 
 
 def test_protocols_that_differ_are_refused(runs: Path, tmp_path: Path):

@@ -55,10 +55,11 @@ def named_segments() -> frozenset[str]:
     return frozenset(path.name for path in _SHARED_MEMORY.glob("*"))
 
 
-def segments_since(before: Set[str], patience_seconds: float = 1.0) -> list[str]:
+def segments_since(before: Set[str], patience_seconds: float = 30.0) -> list[str]:
     """Return names in /dev/shm that are new and used by no process outside this family.
 
-    What is just coming or going gets some time: other programs may do so at any moment.
+    What is just coming or going gets some time: other programs may do so at any moment. Names of
+    one that was killed are used by nobody, and stay until its helpers have started and ended.
     """
     deadline = time.monotonic() + patience_seconds
     while True:

@@ -12,7 +12,9 @@ the episodes of `lrl test`, whose seeds neither training nor its evaluations use
 `benchmark/scores/campaigns/NAME.yaml`, and again until none is open, `--hours` or `--until` is up
 (the run under way is stopped, and goes on the next time) or there is a file `stop` in `--folder`
 (it ends after the run under way). No two commands take the same run. SIGTERM and Ctrl-C stop the
-run, too. `--table` prints what is done, `--gather` writes it to `docs/campaigns/`.
+run, too. With `--machine gpu` it takes the runs that have settings for a GPU, and trains with them;
+`--train` leaves the tests to a later command, which may be on another machine. `--table` prints
+what is done, `--gather` writes it to `docs/campaigns/`.
 """
 
 from __future__ import annotations
@@ -59,34 +61,42 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def next_runs(campaigns: Sequence[plan.Campaign], kept: Path, until: float | None) -> None:
+def next_runs(
+    campaigns: Sequence[plan.Campaign],
+    kept: Path,
+    until: float | None,
+    machine: str | None = None,
+    is_tested: bool = True,
+) -> None:
     """Do what is open, one run after the other.
 
     Args:
         campaigns: The campaigns, the first of them first.
         kept: Folder of runs, in which a file `stop` ends it after the run under way.
         until: Time (`time.time()`) at which it ends; none for no limit.
+        machine: Train with what tasks have for this machine, and leave out those that have
+            nothing; none to train as the recipes say.
+        is_tested: Whether to test what was trained.
     """
     asked: set[Path] = set()
-    while run_folder := _open_run(campaigns, kept, asked):
+    while run_folder := _open_run(campaigns, kept, asked, machine):
         campaign, task, seed, folder = run_folder
         if (kept / "stop").exists() or (until is not None and time.time() >= until):
             return
         asked.add(folder)
         said = " ".join(part for part in (campaign.name, task.name, task.algorithm) if part)
         try:
-            row = advance(task, seed, folder, until)
+            more = task.machines[machine] if machine else ()
+            row = advance(task, seed, folder, until, more, is_tested)
         except Stopped:
-            print(
-                f"{_clock()} {said} seed {seed}: not finished, or under way elsewhere", flush=True
-            )
+            print(f"{_clock()} {said} seed {seed}: open, or under way elsewhere", flush=True)
             continue
         found = f"score {row['score']}" if row["outcome"] == "done" else f"failed: {row['reason']}"
         print(f"{_clock()} {said} seed {seed}: {found}", flush=True)
 
 
 def _open_run(
-    campaigns: Sequence[plan.Campaign], kept: Path, asked: set[Path]
+    campaigns: Sequence[plan.Campaign], kept: Path, asked: set[Path], machine: str | None
 ) -> tuple[plan.Campaign, Task, int, Path] | None:
     """Return the first run that has no row and has not been taken by this command."""
     for campaign in campaigns:
@@ -95,7 +105,8 @@ def _open_run(
         }
         for task, seed in campaign.runs():
             folder = records.folder_of(kept, campaign, task, seed)
-            if folder not in asked and (task.name, task.algorithm, str(seed)) not in recorded:
+            is_open = folder not in asked and (task.name, task.algorithm, str(seed)) not in recorded
+            if is_open and (machine is None or machine in task.machines):
                 return campaign, task, seed, folder
     return None
 
@@ -120,13 +131,13 @@ def _terminate(number: int, frame: Any) -> None:
     sys.exit(128 + number)
 
 
-def _work(arguments: argparse.Namespace) -> None:
+def _work(arguments: argparse.Namespace, campaigns: Sequence[plan.Campaign]) -> None:
     """Do what is asked of campaigns."""
-    campaigns = [plan.load(name) for name in arguments.tasks]
     if arguments.next:
         signal.signal(signal.SIGTERM, _terminate)
         print(f"{_clock()} {', '.join(arguments.tasks)}, {scheduling()} scheduling", flush=True)
-        next_runs(campaigns, arguments.folder, _until(arguments))
+        limit = _until(arguments)
+        next_runs(campaigns, arguments.folder, limit, arguments.machine, not arguments.train)
     for campaign in campaigns:
         if arguments.gather:
             records.gather(campaign, arguments.folder)
@@ -145,6 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--table", action="store_true", help="Print the table and run nothing.")
     add("--next", action="store_true", help="Do the open runs of the campaigns.")
     add("--gather", action="store_true", help="Write the CSV files of the campaigns.")
+    add("--machine", metavar="NAME", help="Train what has settings for this machine, with them.")
+    add("--train", action="store_true", help="With --next: leave the tests to another command.")
     add("--hours", type=float, help="Hours after which --next ends.")
     add("--until", metavar="HH:MM", help="Time of day at which --next ends.")
     add("--folder", type=Path, default=Path("runs/campaigns"), help="Where campaigns' runs stay.")
@@ -157,13 +170,20 @@ def main() -> None:
     arguments = parser.parse_args()
     known = [task.name for task in TASKS]
     if arguments.tasks and set(arguments.tasks) <= set(plan.names()):
-        _work(arguments)
+        campaigns = [plan.load(name) for name in arguments.tasks]
+        machines = {machine for one in campaigns for task in one.tasks for machine in task.machines}
+        if arguments.machine not in {None, *machines}:
+            parser.error(
+                f"--machine {arguments.machine}: none of them has settings for it; "
+                f"choose from {', '.join(sorted(machines)) or 'none'}"
+            )
+        _work(arguments, campaigns)
         return
     if unknown := sorted(set(arguments.tasks) - set(known)):
         choices = ", ".join([*known, *plan.names()])
         parser.error(f"unknown tasks {', '.join(unknown)}: choose from {choices}")
-    if arguments.next or arguments.gather:
-        parser.error("--next and --gather want names of campaigns")
+    if arguments.next or arguments.gather or arguments.machine or arguments.train:
+        parser.error("--next, --gather, --machine and --train want names of campaigns")
     rows = read_rows(arguments.csv)
     done = {(row["task"], int(row["seed"]), row["digest"]) for row in rows}
     for task in TASKS if not arguments.table else ():

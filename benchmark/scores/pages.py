@@ -9,6 +9,7 @@ pictures, in `docs/images`, of these and of the learning curves.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -41,7 +42,7 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
     heads += ["bar", "reached"] if has_bar else []
     state = f"{done} of {planned} runs are done" + (f", {failed} failed" if failed else "")
     lines = [
-        f"{state}. Training seeds {campaign.seeds[0]} to {campaign.seeds[-1]}.",
+        f"{state}. Training seeds {campaign.seeds[0]} to {campaign.seeds[-1]}.{_on_gpus(rows)}",
         "",
         f"| {' | '.join(heads)} |",
         f"|{' --- |' * len(heads)}",
@@ -59,6 +60,12 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
             cells += [f"{bar:g}", f"{reached} of {len(of_task)}" if of_task else ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _on_gpus(rows: Sequence[Row]) -> str:
+    """Return how many runs trained on which GPUs, as sentences; nothing of the others."""
+    gpus = Counter(row["gpu"] for row in rows if row.get("gpu"))
+    return "".join(f" On one {gpu} each: {number}." for gpu, number in sorted(gpus.items()))
 
 
 def _column(published: Row) -> str:

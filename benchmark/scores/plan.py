@@ -25,6 +25,8 @@ class Campaign:
     (recipe and overlays in `configs/`, in order), `settings`, and a task may have a `bar`,
     `test_settings` and a list `algorithms` where it is not run with all. Settings are options of
     the command line without their dashes, and are given in the order all, task, algorithm.
+    An algorithm may have `machines`: settings with which a machine trains the same in another way,
+    by its name; they are no part of the recipe.
 
     Attributes:
         name: Name of the file in `benchmark/scores/campaigns/`.
@@ -88,6 +90,10 @@ def _task(
         algorithm=algorithm,
         checkpoint=campaign["checkpoint"],
         test_settings=tuple(options(task.get("test_settings", {}))),
+        machines={
+            name: tuple(options(settings))
+            for name, settings in of_algorithm.get("machines", {}).items()
+        },
     )
 
 

@@ -21,7 +21,7 @@ ROW_FIELDS: tuple[str, ...] = (
     "task", "algorithm", "seed", "outcome", "score", "deviation", "episodes", "checkpoint",
     "test_settings", "validation", "env_steps", "frames", "learner_steps", "cpu_seconds", "seconds",
     "scheduling", "sittings", "resumed", "digest", "environment", "protocol", "epsilon",
-    "max_frames", "cores", "torch", "lrl", "ale_py", "processor", "reason",
+    "max_frames", "cores", "torch", "lrl", "ale_py", "processor", "gpu", "reason",
 )  # fmt: skip
 CURVE_FIELDS: tuple[str, ...] = (
     "task", "algorithm", "seed", "digest", "learner_steps", "env_steps", "frames", "return_mean",

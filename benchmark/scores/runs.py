@@ -18,7 +18,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from benchmark.scores.tasks import Task
@@ -64,7 +63,14 @@ def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
         return {**_scored(task, seed, Path(runs)), "seconds": round(seconds, 1)}
 
 
-def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[str, object]:
+def advance(
+    task: Task,
+    seed: int,
+    folder: Path,
+    until: float | None,
+    machine: Sequence[str] = (),
+    is_tested: bool = True,
+) -> dict[str, object]:
     """Train what is missing of a run, test it, and keep its row as `row.json`.
 
     A run that was interrupted goes on from its last checkpoint, or begins anew if it had saved
@@ -77,9 +83,11 @@ def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[st
         seed: Seed of the training.
         folder: The run's own folder, made if need be.
         until: Time (`time.time()`) at which it is stopped; none for no limit.
+        machine: Further arguments of `lrl fit`, which leave the recipe what it is.
+        is_tested: Whether to test what was trained; otherwise the next call does.
 
     Raises:
-        Stopped: It was interrupted, or another process works on it.
+        Stopped: It was interrupted or is not to be tested, or another process works on it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     row: dict[str, object] = {
@@ -88,7 +96,9 @@ def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[st
     }  # fmt: skip
     with _locked(folder / "lock") as lock:
         try:
-            _sit(task, seed, folder, until, lock)
+            _sit(task, seed, folder, until, lock, machine)
+            if not is_tested:
+                raise Stopped
             row |= {**_scored(task, seed, folder / "runs"), "outcome": "done", "reason": ""}
             row["resumed"] = _how_it_went_on(folder, _sittings(folder))
         except Failed as error:
@@ -116,7 +126,9 @@ def _all_versions(runs: Path) -> list[Path]:
     return versions(runs, named.name)
 
 
-def _sit(task: Task, seed: int, folder: Path, until: float | None, lock: int) -> None:
+def _sit(
+    task: Task, seed: int, folder: Path, until: float | None, lock: int, machine: Sequence[str]
+) -> None:
     """Train until it is done, unless it was, and note how long.
 
     A sitting is noted before it begins, so that one that was killed with the machine counts, too.
@@ -130,10 +142,13 @@ def _sit(task: Task, seed: int, folder: Path, until: float | None, lock: int) ->
     )
     if not is_saved and (folder / "runs").exists():
         shutil.rmtree(folder / "runs")
-    sitting = {"ended": "killed", "scheduling": scheduling(), "from_checkpoint": is_saved}
+    sitting = {
+        "ended": "killed", "scheduling": scheduling(), "from_checkpoint": is_saved,
+        "cores": available_cores(),
+    }  # fmt: skip
     _write_json(folder / "sittings.json", [*sittings, sitting])
     command = [*_command(task, seed, folder / "runs")("fit")]
-    command += ["--trainer.enable_progress_bar", "false"]
+    command += [*machine, "--trainer.enable_progress_bar", "false"]
     command += ["--ckpt_path", "last"] if is_saved else []
     started, cpu = time.perf_counter(), _cpu_seconds()
 
@@ -205,7 +220,6 @@ def _scored(task: Task, seed: int, runs: Path) -> dict[str, object]:
         "learner_steps": summary["learner_steps"],
         "validation": summary["best_return_mean"],
         "cores": available_cores(),
-        "torch": torch.__version__.partition("+")[0],
         "digest": task.digest,
         **_measured(summary["stamp"]),
         "episodes": score[3],
@@ -221,9 +235,11 @@ def _measured(stamp: Mapping[str, Any]) -> dict[str, object]:
         "epsilon": evaluation["epsilon"],
         "max_frames": evaluation["max_frames_per_episode"],
         "frames": stamp["training"]["frames"],
+        "torch": packages["torch"].partition("+")[0],
         "lrl": packages["lrl"],
         "ale_py": packages["ale-py"],
         "processor": stamp["hardware"]["processor"],
+        "gpu": ", ".join(stamp["hardware"]["gpus"]),
     }
 
 
@@ -250,6 +266,8 @@ def _spent(sittings: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     is_idle = any(sitting.get("scheduling", "idle") == "idle" for sitting in sittings)
     spent: dict[str, object] = {"sittings": len(sittings), "seconds": "", "cpu_seconds": ""}
     spent["scheduling"] = "idle" if is_idle else "normal"
+    if sittings and "cores" in sittings[-1]:  # the test may have had others
+        spent["cores"] = sittings[-1]["cores"]
     if all("cpu_seconds" in sitting for sitting in sittings):
         spent["cpu_seconds"] = round(sum(sitting["cpu_seconds"] for sitting in sittings))
         if not is_idle:  # where others go first, wall time says nothing

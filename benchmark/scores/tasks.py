@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -21,6 +22,7 @@ class Task:
         algorithm: Name of the algorithm; "" where the recipe is the task.
         checkpoint: Which one is tested, "best" or "last".
         test_settings: Arguments of `lrl test` alone.
+        machines: Further arguments of `lrl fit`, by name of a machine that trains with them.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Task:
     algorithm: str = ""
     checkpoint: str = "best"
     test_settings: tuple[str, ...] = ()
+    machines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:

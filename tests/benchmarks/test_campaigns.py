@@ -18,6 +18,7 @@ from benchmark.scores import pages, plan, records, runs
 from benchmark.scores.tasks import Task
 from lrl.cli.main import run as run_command
 from lrl.envs.atari import RANDOM_AND_HUMAN
+from lrl.preflight.cores import available_cores
 from lrl.report.results import read_results
 
 pytestmark = quiet_commands
@@ -120,7 +121,7 @@ def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, c
     taken = []
     finished(tmp_path, two, two.tasks[0], 10)
 
-    def advance(task: Task, seed: int, folder: Path, until: float | None) -> dict[str, object]:
+    def advance(task: Task, seed: int, *_: object) -> dict[str, object]:
         taken.append((task.name, task.algorithm, seed))
         if len(taken) == 1:
             raise runs.Stopped
@@ -133,12 +134,62 @@ def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, c
     command.next_runs([two], tmp_path, None)
     # What another process has, or was stopped, is left; the file `stop` ends it after a run.
     assert taken == [("one", "b", 10), ("two", "b", 10), ("one", "a", 11)]
-    assert "two one b seed 10: not finished" in capsys.readouterr().out
+    assert "two one b seed 10: open, or under way elsewhere" in capsys.readouterr().out
     (tmp_path / "stop").unlink()
     command.next_runs([two], tmp_path, time.time() - 1)
     assert len(taken) == 3
     command.next_runs([two], tmp_path, None)
     assert taken[3:] == [("one", "b", 10), ("one", "b", 11), ("two", "b", 11)]
+
+
+def test_a_machine_takes_what_has_settings_for_it_and_leaves_the_test(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    content = TWO.replace("one: {", "one: {configs: [cartpole_sync], ").replace(
+        "b: {set", "b: {machines: {gpu: {data.replay.device: cuda}}, set"
+    )
+    (tmp_path / "two.yaml").write_text(content)
+    campaign = plan.load("two", tmp_path)
+    taken = []
+
+    def advance(task: Task, seed: int, folder: Path, until: float | None, *more: object) -> None:
+        taken.append((task.name, task.algorithm, seed, *more))
+        raise runs.Stopped
+
+    monkeypatch.setattr(command, "advance", advance)
+    command.next_runs([campaign], tmp_path, None, "gpu", is_tested=False)
+    assert taken == [
+        (task, "b", seed, ("--data.replay.device=cuda",), False)
+        for seed in (10, 11)
+        for task in ("one", "two")
+    ]
+
+
+def test_settings_of_a_machine_leave_the_recipe_what_it_is(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    task = plan.load("atari100k").tasks[0]
+    assert "--model.updater=captured" in task.machines["gpu"]
+    assert Task(**{**vars(task), "machines": {}}).digest == task.digest
+
+
+def test_a_machine_that_nothing_has_settings_for_is_refused(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["campaign", "minatar", "--next", "--machine", "tpu"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "--machine tpu: none of them has settings for it; choose from gpu" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_run_that_is_only_trained_is_tested_by_the_next_command(fake):
+    task, folder = fake("print(sys.argv[-3:])")
+    with pytest.raises(runs.Stopped):
+        runs.advance(task, 10, folder, None, ("--model.x=1",), is_tested=False)
+    assert "--model.x=1" in (folder / "fit.log").read_text()
+    assert not (folder / "row.json").exists()
+    row = runs.advance(task, 10, folder, None)
+    assert str(row["reason"]).endswith("lrl: error: no test")
+    assert row["cores"] == available_cores()
 
 
 def test_rows_and_curves_are_gathered_and_stay_without_their_folders(two, tmp_path):
@@ -407,14 +458,14 @@ def test_no_two_processes_take_the_same_run(fake):
 def test_a_page_has_scores_published_ones_and_bars(two):
     rows = [
         {"task": "one", "algorithm": "a", "outcome": "done", "score": "470.0"},
-        {"task": "one", "algorithm": "a", "outcome": "done", "score": "481.0"},
-        {"task": "one", "algorithm": "b", "outcome": "failed", "score": ""},
+        {"task": "one", "algorithm": "a", "outcome": "done", "score": "481.0", "gpu": "H100"},
+        {"task": "one", "algorithm": "b", "outcome": "failed", "score": "", "gpu": ""},
     ]
     published = [
         {"task": "one", "algorithm": "dqn_5m_frames", "score": "17"},
     ]
     assert pages.section(two, rows, published) == (
-        "2 of 6 runs are done, 1 failed. Training seeds 10 to 11.\n\n"
+        "2 of 6 runs are done, 1 failed. Training seeds 10 to 11. On one H100 each: 1.\n\n"
         "| task | a | b | dqn 5m frames, published | bar | reached |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| `one` | 475.5 (470.0 to 481.0; 2) |  | 17 | 475 | 1 of 3 |\n"
@@ -517,7 +568,7 @@ tasks:
     folder = records.folder_of(tmp_path, campaign, task, seed)
     half = Task(**{**vars(task), "settings": (*task.settings, "--trainer.max_steps=20")})
     with runs._locked(_made(folder) / "lock") as lock:  # as if it had been stopped after 20 steps
-        runs._sit(half, seed, folder, None, lock)
+        runs._sit(half, seed, folder, None, lock, ())
     sittings = folder / "sittings.json"
     sittings.write_text(sittings.read_text().replace("done", "stopped"))
     command.next_runs([campaign], tmp_path, None)

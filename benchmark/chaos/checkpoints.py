@@ -41,11 +41,10 @@ def kill_writers(count: int, folder: Path, seed: int = 0) -> dict[str, int]:
 
     Returns:
         `kills`; `resumed`: after how many `last` could be read, unmixed, and no older than the last
-        save that the writer knew to be complete; `from_previous`: how many of those had to use
-        `previous.ckpt`; `in_the_middle`: how many left a half-written file, and `left_over`: how
-        many of these were still there after the next writer started.
+        save that the writer knew to be complete; `in_the_middle`: how many left a half-written
+        file, and `left_over`: how many of these were still there after the next writer started.
     """
-    names = ("kills", "resumed", "from_previous", "in_the_middle", "left_over")
+    names = ("kills", "resumed", "in_the_middle", "left_over")
     counts: dict[str, int] = dict.fromkeys(names, 0)
     rng = random.Random(seed)
     checkpoints = folder / "run" / "version_0" / "checkpoints"
@@ -61,13 +60,11 @@ def kill_writers(count: int, folder: Path, seed: int = 0) -> dict[str, int]:
         remove_leftovers(checkpoints)
         counts["left_over"] += bool(list(checkpoints.glob("*.tmp")))
         with suppress(CheckpointError):
-            path = Path(str(resolve_checkpoint("last", folder, "run")))
-            content = read_checkpoint(path)
+            content = read_checkpoint(Path(str(resolve_checkpoint("last", folder, "run"))))
             reached = content["global_step"]
             tensors = content["state_dict"].values()
             is_unmixed = all(bool((tensor == reached).all()) for tensor in tensors)
             counts["resumed"] += is_unmixed and reached >= known
-            counts["from_previous"] += path.name != "last.ckpt"
     return counts
 
 

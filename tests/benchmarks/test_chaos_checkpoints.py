@@ -9,16 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.chaos.checkpoints import damage_files, damaged, kill_writers
+from benchmark.chaos.checkpoints import damage_files, damaged
 from benchmark.chaos.limits import can_mount, save_on_full_disk
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.slow
-def test_a_writer_that_is_killed_leaves_a_checkpoint_to_go_on_from(tmp_path: Path):
-    counts = kill_writers(3, tmp_path)
-    assert (counts["kills"], counts["resumed"]) == (3, 3)
-    assert (counts["from_previous"], counts["left_over"]) == (0, 0)
 
 
 def test_damaged_files_are_refused(tmp_path: Path):

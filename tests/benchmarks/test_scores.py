@@ -98,7 +98,7 @@ def test_a_run_is_what_its_row_says(monkeypatch):
     settings = ("--trainer.max_steps", "20", "--data.evaluation.test_episodes", "3")
     evaluated = ("--actor_learner.eval_period_learner_steps", "10")
     row = runs.run(Task("short", "cartpole", 0, 60, settings=(*settings, *evaluated)), 7)
-    assert set(row) == set(runs.FIELDS)
+    assert set(row) == {*runs.FIELDS, "gpu"}
     assert (row["task"], row["seed"], row["learner_steps"]) == ("short", 7, 20)
     assert float(str(row["score"])) >= 8.0
     assert 1.0 < float(str(row["seconds"])) < 170.0

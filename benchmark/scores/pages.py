@@ -2,7 +2,7 @@
 
 It writes what lies between `<!-- campaign NAME -->` and `<!-- end of campaign -->` in
 `docs/benchmarks.md`: a line for each task, a column for each algorithm, and the published scores of
-`docs/published/NAME.csv` beside them; human-normalised statistics once all tasks have been run; and
+`docs/published/NAME.csv` beside them; human-normalised statistics of the tasks that have runs; and
 pictures, in `docs/images`, of these and of the learning curves.
 """
 
@@ -85,9 +85,11 @@ def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str,
     text, found = "", {}
     tasks = len({task.name for task in campaign.tasks})
     published = PUBLISHED / f"{campaign.name}.csv"
-    if panel := pictures.panel_of(home / f"{campaign.name}.csv", published, tasks):
+    if panel := pictures.panel_of(home / f"{campaign.name}.csv", published):
         table, found = pictures.statistics_of(panel)
-        text = f"\n{table}"
+        done = len(panel.tasks)
+        of_some = f"\nOver the {done} of {tasks} tasks that have runs:\n" if done < tasks else ""
+        text = f"{of_some}\n{table}"
     if rows := read_rows(home / f"{campaign.name}_curves.csv"):
         found["curves"] = pictures.curves_picture(rows)
     named = {f"campaign_{campaign.name}_{what}.png": data for what, data in found.items()}

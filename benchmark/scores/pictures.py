@@ -21,21 +21,23 @@ _SCALE = ("random", "human")
 """Published scores that normalised ones are measured by: 0 and 1."""
 
 
-def panel_of(scores: Path, published: Path, tasks: int) -> Panel | None:
-    """Return human-normalised scores of all of a campaign's tasks; None before there are any.
+def panel_of(scores: Path, published: Path) -> Panel | None:
+    """Return human-normalised scores, ours and published, of the tasks that have been run.
 
     Args:
         scores: CSV file of the campaign.
         published: CSV file of the published scores.
-        tasks: Number of the campaign's tasks.
+
+    Returns:
+        None before there are any.
     """
     if not published.exists() or not any(row["score"] for row in read_rows(scores)):
         return None
     own, _ = read_results(scores, of_others=False)
     others, _ = read_results(published, of_others=True)
-    results = [result for result in [*own, *others] if result.group not in _SCALE]
-    ours = {result.group for result in own}
-    found = (p for p in panels(results, {})[0] if p.unit == HUMAN and len(p.tasks) == tasks)
+    ours, tasks = {result.group for result in own}, {result.task for result in own}
+    beside = [one for one in others if one.group not in _SCALE and one.task in tasks]
+    found = (p for p in panels([*own, *beside], {})[0] if p.unit == HUMAN and {*p.tasks} == tasks)
     return next((panel for panel in found if ours & set(panel.groups)), None)
 
 

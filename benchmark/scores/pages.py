@@ -100,7 +100,7 @@ def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str,
 
 
 _CAPTIONS = {
-    "scores": "Statistics over all tasks with 95 % intervals",
+    "scores": "Statistics over the tasks with 95 % intervals",
     "profile": "Performance profiles: the share of runs above each score",
     "curves": "Returns in evaluation, interquartile mean of the seeds with 95 % intervals",
 }

@@ -3,7 +3,8 @@
 It writes what lies between `<!-- campaign NAME -->` and `<!-- end of campaign -->` in
 `docs/benchmarks.md`: a line for each task, a column for each algorithm, and the published scores of
 `docs/published/NAME.csv` beside them; human-normalised statistics of the tasks that have runs; and
-pictures, in `docs/images`, of these and of the learning curves.
+pictures, in `docs/images`, of these and of the learning curves. The README's answer on papers is
+written, too.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+from textwrap import fill
 
 from benchmark.pages import put_between
 from benchmark.scores import pictures, plan
 from benchmark.scores.records import HOME, Row, read_rows, rows_of
 
 PAGE = Path("docs/benchmarks.md")
+README = Path("README.md")
 PUBLISHED = Path("docs/published")
 IMAGES = Path("docs/images")
 _BEGIN, _END = re.compile(r"<!-- campaign (\w+) -->"), "<!-- end of campaign -->"
@@ -99,8 +102,25 @@ def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str,
     return text, named
 
 
+def answered(readme: str) -> str:
+    """Return the README with what the runs of Atari-100k say of the published scores."""
+    panel = pictures.panel_of(HOME / "atari100k.csv", PUBLISHED / "atari100k.csv")
+    if panel is None:
+        return readme
+    tasks = len(plan.load("atari100k").tasks)
+    found = {group: estimates["IQM"] for group, estimates in panel.aggregates().items()}
+    ours, published = found["der"], found["der_van_hasselt_2019"]
+    between = "" if ours.low is None else f" (95 % interval {ours.low:.3f} to {ours.high:.3f})"
+    said = (
+        f"over {len(panel.tasks)} of {tasks} games, {sum(map(len, panel.scores['der']))} runs, the "
+        f"interquartile mean of human-normalised scores is {ours.value:.3f}{between}, and that of "
+        f"the scores published for them {published.value:.3f}"
+    )
+    return put_between(readme, "<!-- papers -->", "<!-- end of papers -->", fill(said, 76))
+
+
 _CAPTIONS = {
-    "scores": "Statistics over the tasks with 95 % intervals",
+    "scores": "Statistics over the tasks, with 95 % intervals where each has several runs",
     "profile": "Performance profiles: the share of runs above each score",
     "curves": "Returns in evaluation, interquartile mean of the seeds with 95 % intervals",
 }
@@ -119,9 +139,10 @@ def written(page: str) -> tuple[str, dict[str, bytes]]:
 
 
 def main() -> None:
-    """Write the tables into the page, and the pictures beside it."""
+    """Write the tables into the page, the pictures beside it, and the answer into the README."""
     page, images = written(PAGE.read_text())
     PAGE.write_text(page)
+    README.write_text(answered(README.read_text()))
     for name, data in images.items():
         (IMAGES / name).write_bytes(data)
 

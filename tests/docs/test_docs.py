@@ -195,6 +195,7 @@ def test_the_tables_of_campaigns_are_those_of_their_files(monkeypatch):
     text, images = pages.written(page)
     assert text == page
     assert all((ROOT / "docs/images" / name).exists() for name in images)
+    assert pages.answered(README) == README
 
 
 def test_the_scores_of_algorithms_are_medians_of_the_runs():

@@ -114,7 +114,7 @@ def answered(readme: str) -> str:
     said = (
         f"over {len(panel.tasks)} of {tasks} games, {sum(map(len, panel.scores['der']))} runs, the "
         f"interquartile mean of human-normalised scores is {ours.value:.3f}{between}, and that of "
-        f"the scores published for them {published.value:.3f}"
+        f"the scores published for these games {published.value:.3f}"
     )
     return put_between(readme, "<!-- papers -->", "<!-- end of papers -->", fill(said, 76))
 

@@ -169,6 +169,8 @@ def main() -> None:
     parser = _parser()
     arguments = parser.parse_args()
     known = [task.name for task in TASKS]
+    if (arguments.machine or arguments.train) and not arguments.next:
+        parser.error("--machine and --train say how --next works: add it")
     if arguments.tasks and set(arguments.tasks) <= set(plan.names()):
         campaigns = [plan.load(name) for name in arguments.tasks]
         machines = {machine for one in campaigns for task in one.tasks for machine in task.machines}
@@ -182,8 +184,8 @@ def main() -> None:
     if unknown := sorted(set(arguments.tasks) - set(known)):
         choices = ", ".join([*known, *plan.names()])
         parser.error(f"unknown tasks {', '.join(unknown)}: choose from {choices}")
-    if arguments.next or arguments.gather or arguments.machine or arguments.train:
-        parser.error("--next, --gather, --machine and --train want names of campaigns")
+    if arguments.next or arguments.gather:
+        parser.error("--next and --gather want names of campaigns")
     rows = read_rows(arguments.csv)
     done = {(row["task"], int(row["seed"]), row["digest"]) for row in rows}
     for task in TASKS if not arguments.table else ():

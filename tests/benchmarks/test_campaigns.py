@@ -171,14 +171,23 @@ def test_settings_of_a_machine_leave_the_recipe_what_it_is(monkeypatch):
     assert Task(**{**vars(task), "machines": {}}).digest == task.digest
 
 
-def test_a_machine_that_nothing_has_settings_for_is_refused(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            "--next --machine tpu",
+            "--machine tpu: none of them has settings for it; choose from gpu",
+        ),
+        ("--machine gpu", "--machine and --train say how --next works: add it"),
+        ("--table --train", "--machine and --train say how --next works: add it"),
+    ],
+)
+def test_a_machine_that_would_change_nothing_is_refused(options, said, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["campaign", "minatar", "--next", "--machine", "tpu"])
+    monkeypatch.setattr(sys, "argv", ["campaign", "minatar", *options.split()])
     with pytest.raises(SystemExit):
         command.main()
-    assert "--machine tpu: none of them has settings for it; choose from gpu" in (
-        capsys.readouterr().err
-    )
+    assert said in capsys.readouterr().err
 
 
 def test_a_run_that_is_only_trained_is_tested_by_the_next_command(fake):

@@ -25,7 +25,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 train: $(VENV)/.run  ## train CartPole with asynchronous actors, about a minute
 	$(BIN)/lrl fit --config configs/cartpole.yaml
 
-test: $(VENV)/.dev  ## the fast tests, seven minutes on two cores
+test: $(VENV)/.dev  ## the fast tests
 	$(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not learning and not ddp and not gpu"
 
 test-all: $(VENV)/.dev  ## all tests: also slow, learning and ddp

@@ -23,7 +23,6 @@ from lrl.processes.supervisor import Supervisor
 from lrl.transport import WeightStore
 
 _log = logging.getLogger(__name__)
-_COUNTED = ("batches", "requests", "capacity", "latency", "waiting", "lag")
 _QUIET_SECONDS = 10.0  # between two tracebacks of one server in the log
 
 
@@ -93,14 +92,14 @@ class InferenceManager(Supervisor[ServerHandle]):
         """Return what the servers did since the last call (docs/metrics.md)."""
         now = [slots.counted() for slots in self.slots]
         before, self._last = self._last, now
-
         grown = {
             name: np.sum([new[name] - old[name] for new, old in zip(now, before, strict=True)], 0)
-            for name in _COUNTED
+            for name in now[0]
         }
+        failures = sum(int(slots.server["failures"][0]) for slots in self.slots)
         return {
             "count/inference_restarts": float(self.restarts),
-            "count/inference_failures": float(sum(int(counters["failures"]) for counters in now)),
+            "count/inference_failures": float(failures),
             **figures_of(grown, self.config.envs_per_group(self.actors)),
         }
 

@@ -54,7 +54,6 @@ class RequestQueue:
         self._bell, self._reply_bells = slots.bell, slots.reply_bells
         self._waiting: deque[int] = deque()
         self._batch_requests = batch_requests
-        self.counters["begun"] = self.counters["batches"]  # the server before may not have ended
         self._batch = {
             name: np.empty((batch_requests, *array.shape[1:]), array.dtype)
             for name, array in self._question.items()
@@ -120,15 +119,16 @@ class RequestQueue:
         for name, place in self._answer.items():
             place[taken.slots] = given[name].reshape(len(taken.slots), *place.shape[1:])
         self._reply_to(taken, decision.version, failed=False)
-        counters = self.counters
-        counters["begun"] += 1  # first, as "batches" last: between them nothing adds up
-        counters["requests"] += len(taken.slots)
-        counters["capacity"] += self._batch_requests
-        counters["waiting"] += taken.waiting
-        counters["lag"] += lag
+        batches, both = int(self.counters["batches"][0]), self.counters["sums"][0]
+        both[(batches + 1) % 2] = both[batches % 2]
+        sums = both[(batches + 1) % 2]
+        sums["requests"] += len(taken.slots)
+        sums["capacity"] += self._batch_requests
+        sums["waiting"] += taken.waiting
+        sums["lag"] += lag
         latency = time.monotonic() - taken.asked["time"]
-        np.add.at(counters["latency"][0], np.searchsorted(LATENCY_EDGES, latency), 1)
-        counters["batches"] += 1
+        np.add.at(sums["latency"], np.searchsorted(LATENCY_EDGES, latency), 1)
+        self.counters["batches"] = batches + 1  # last: now the learner reads these sums
 
     def fail(self, taken: Taken) -> None:
         """Tell a batch that there are no values for it."""

@@ -28,18 +28,22 @@ _ASKED = np.dtype([("incarnation", "i8"), ("number", "i8"), ("time", "f8")])
 _REPLY = np.dtype(
     [("incarnation", "i8"), ("number", "i8"), ("version", "i8"), ("failed", "i8")]
 )  # fmt: skip
+_SUMS = np.dtype(
+    [
+        ("requests", "i8"),
+        ("capacity", "i8"),  # requests that the batches could have held
+        ("waiting", "i8"),  # requests that were waiting when a batch began
+        ("lag", "i8"),  # learner steps between the newest version and the one used
+        ("latency", "i8", len(LATENCY_EDGES) + 1),  # requests by their latency
+    ]
+)
 _SERVER = np.dtype(
     [
         ("stop", "i8"),  # 1 asks the server to finish; written by the learner, all else by servers
         ("heartbeat", "f8"),  # time.monotonic() of the last sign of life; 0 before the first
-        ("begun", "i8"),  # batches that are being counted, or have been
-        ("batches", "i8"),
-        ("requests", "i8"),
-        ("capacity", "i8"),  # requests that the batches could have held
         ("failures", "i8"),  # batches
-        ("waiting", "i8"),  # requests that were waiting when a batch began, summed over batches
-        ("lag", "i8"),  # learner steps between the newest version and the one used, likewise
-        ("latency", "i8", len(LATENCY_EDGES) + 1),  # requests by their latency
+        ("batches", "i8"),
+        ("sums", _SUMS, 2),  # over the batches if their number is even, and if it is odd
     ]
 )
 
@@ -103,7 +107,7 @@ class RequestViews:
     """The arrays of all slots, in shared memory.
 
     Attributes:
-        server: The server's counters, by name; `[1]`.
+        server: The server's signs of life and counters, by name; `[1]`.
         asked: Incarnation and number of each slot's latest request, and when it was made.
         reply: Incarnation and number of the request that was answered last, the policy version
             of its values, and whether the network failed.
@@ -142,7 +146,6 @@ class RequestSlots:
             layout.nbytes, "lower actors.envs_per_actor, or the number of actors"
         )
         self.server = layout.views(self.block).server
-        self._counted = self.server[0].copy()
         self.bell = Doorbell()
         self.reply_bells = [Doorbell() for _ in range(layout.slots)]
 
@@ -150,16 +153,13 @@ class RequestSlots:
         """Return the actor's half of a slot."""
         return RequestEnd(self.layout, self.block, slot, self.bell, self.reply_bells[slot])
 
-    def counted(self) -> np.void:
-        """Return the server's counters as they were after some whole batch.
-
-        While a batch is being counted, these are the counters of the call before.
-        """
-        batches = int(self.server["batches"][0])  # before the copy, and "begun" after it
-        counters = self.server[0].copy()
-        if self.server["begun"][0] == batches:
-            self._counted = counters
-        return self._counted
+    def counted(self) -> dict[str, Any]:
+        """Return the server's batches, and its sums over them, as after the last whole batch."""
+        while True:  # the next batch is counted elsewhere; the one after it, where these lie
+            batches = int(self.server["batches"][0])
+            sums = self.server["sums"][0, batches % 2].copy()
+            if self.server["batches"][0] == batches:
+                return {"batches": batches} | {name: sums[name] for name in _SUMS.names or ()}
 
     def close(self) -> None:
         """Let go of memory and doorbells. Idempotent."""

@@ -140,7 +140,7 @@ def test_weights_never_change_in_the_middle_of_a_forward(
             assert answered == version
             np.testing.assert_array_equal(values, learner.values(version, observation))
             requester.ask(observation)
-    assert learner.slots.server["lag"] == 7
+    assert learner.slots.counted()["lag"] == 7
 
 
 def test_weights_are_taken_once_in_a_broadcast_period(
@@ -157,7 +157,7 @@ def test_weights_are_taken_once_in_a_broadcast_period(
         values, version = learner.ask(requester, observation)
         assert version == expected
         np.testing.assert_array_equal(values, learner.values(version, observation))
-    assert learner.slots.server["lag"] == (1 - 0) + (3 - 2) + (5 - 4)
+    assert learner.slots.counted()["lag"] == (1 - 0) + (3 - 2) + (5 - 4)
 
 
 def test_the_next_server_begins_with_the_newest_weights(make: Callable):
@@ -205,7 +205,7 @@ def test_the_delay_is_the_oldest_requests(make: Callable, clock: Clock):
         learner.server.serve()
     clock.now = 100.25
     learner.server.serve()
-    counters = learner.slots.server[0]
+    counters = learner.slots.counted()
     assert (counters["batches"], counters["requests"]) == (1, 2)
     bins = np.searchsorted(LATENCY_EDGES, [0.125, 0.25])
     np.testing.assert_array_equal(counters["latency"].nonzero()[0], bins)
@@ -258,7 +258,8 @@ def test_batches_of_one(make: Callable):
             for slot, requester in enumerate(requesters):
                 expected = learner.values(0, observation_of(slot, number, 1, 4))
                 np.testing.assert_array_equal(reply_to(requester)[0], expected)
-    assert learner.slots.server["batches"] == learner.slots.server["requests"] == 20
+    counters = learner.slots.counted()
+    assert counters["batches"] == counters["requests"] == 20
 
 
 # --- Failures -------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from lrl.processes.main_module import MAIN_GUARD
 from lrl.processes.patience import Patience
 
 _END_SECONDS = 10.0
+_LOST = 255  # the exit code that multiprocessing gives a process whose fork server has died
 _RESTART_WINDOW_SECONDS = 60.0
 # Who acts for longer is restarted at once. Starting does not count.
 _SHORT_LIFE_SECONDS = 1.0
@@ -84,6 +85,18 @@ class SupervisedProcess:
             hint = " (often the out-of-memory killer)" if code == -9 else ""
             return f"was killed by signal {-code}{hint}" + _indented(read_stacks(self.stacks))
         return f"exited with code {code}"
+
+    def end_orphan(self) -> str:
+        """End a process that lives, but counts as ended because its fork server has died; say so.
+
+        Two of one place would answer for each other.
+        """
+        if self.process.exitcode == _LOST and hasattr(signal, "SIGKILL"):
+            assert self.process.pid is not None
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+                return "has lost its fork server and is killed"
+        return ""
 
     def end_hung(self, patience_seconds: float = 3.0) -> str:
         """End a process that does nothing; say where its threads were, if it tells so in time."""

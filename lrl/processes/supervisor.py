@@ -232,7 +232,7 @@ class Supervisor(ABC, Generic[H]):
             if now >= handle.restart_at:
                 self._handles[index] = self._relaunch(index, handle)
         elif handle.process.exitcode is not None:
-            self._record_death(handle, handle.cause_of_death())
+            self._record_death(handle, handle.end_orphan() or handle.cause_of_death())
         elif reason := self._hung(handle):
             self._record_death(handle, reason + handle.end_hung())
         else:

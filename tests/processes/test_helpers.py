@@ -37,6 +37,13 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return state(pid) == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def end_server() -> None:
     if (pid := SERVER._forkserver_pid) is not None:
         os.kill(pid, signal.SIGKILL)
@@ -90,6 +97,17 @@ def test_a_fork_server_that_cannot_be_woken_is_killed_and_named(learner, monkeyp
     made = learner(num_actors=1)
     made.take_until(made.all_acted, "first steps")
     assert SERVER._forkserver_pid != hung
+
+
+def test_actors_of_a_fork_server_that_was_killed_are_killed_and_come_back(learner, caplog):
+    """They live, but count as ended: two in one place would take each other's answers."""
+    made = learner(num_actors=2)
+    made.take_until(made.all_acted, "first steps")
+    before = [process.pid for process in made.manager.processes]
+    end_server()
+    made.take_until(lambda: made.manager.restarts == 2, "both being replaced")
+    wait_for(lambda: all(has_ended(pid) for pid in before), "the end of those before")
+    assert caplog.text.count("has lost its fork server and is killed") == 2
 
 
 def test_an_actor_whose_end_nobody_tells_is_given_up(learner, monkeypatch):

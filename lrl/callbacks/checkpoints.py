@@ -20,6 +20,7 @@ from lrl.callbacks.evaluation import note_evaluation
 from lrl.callbacks.group import TornDownAlways
 from lrl.callbacks.signals import SlurmRequeue
 from lrl.checkpoints.files import (
+    CheckpointError,
     SaveError,
     predecessor_kept,
     read_checkpoint,
@@ -99,11 +100,13 @@ class BestCheckpoint(_CheckpointInFolder):
     def _update_score(self, trainer: L.Trainer, candidate: Path) -> None:
         """Write the score into a checkpoint from before it was known, for runs that go on there."""
         content = read_checkpoint(candidate)
-        own = self.state_dict()
-        for state in content["callbacks"].values():
-            if state.keys() == own.keys():
-                state.update(own)
+        for state in self._own_states(content):
+            state.update(self.state_dict())
         trainer.strategy.checkpoint_io.save_checkpoint(content, candidate)
+
+    def _own_states(self, content: dict[str, Any]) -> list[dict[str, Any]]:
+        own = self.state_dict().keys()
+        return [state for state in content["callbacks"].values() if state.keys() == own]
 
     def _score(self, metrics: Mapping[str, float | Tensor]) -> float:
         if self.monitor not in metrics:
@@ -140,31 +143,35 @@ class BestCheckpoint(_CheckpointInFolder):
         """Take over the best score of the run that is resumed, if it is one to beat."""
         if self._compares:
             self._take_over(state_dict)
-            if self._resumed:
-                self._find_moved()
+            if self._resumed and self.best_model_path:
+                self._find_best()
 
     def _take_over(self, state: dict[str, Any]) -> None:
         self.best_model_score = state["best_model_score"]
         self.best_model_path = state["best_model_path"]
 
-    def _find_moved(self) -> None:
-        """Look for the best weights near the checkpoint that is resumed, if their path is gone.
+    def _find_best(self) -> None:
+        """Find the best weights, near the checkpoint that is resumed if their path is gone.
 
-        Where they are not there either, the next evaluation is the best.
+        Their score may be above the one that was resumed: a run that was killed had evaluations
+        after its last checkpoint. Where they cannot be read, the next evaluation is the best.
         """
         path = Path(self.best_model_path)
-        if not self.best_model_path or path.is_file():
-            return
-        name = Path(self._resumed).parent.parent.parent  # NAME/version_K/checkpoints/last.ckpt
-        moved = name.joinpath(*path.parts[-3:])
-        if moved.is_file():
-            self.best_model_path = str(moved)
-        else:
+        if not path.is_file():
+            name = Path(self._resumed).parent.parent.parent  # NAME/version_K/checkpoints/last.ckpt
+            path = name.joinpath(*path.parts[-3:])
+        try:
+            states = self._own_states(read_checkpoint(path))
+        except CheckpointError as error:
             _log.warning(
-                "the best weights so far, of score %.6g, are gone from %s: the best from now on "
-                "are kept", self.best_model_score, path,
+                "the best weights so far, of score %.6g, are lost, and the best from now on are "
+                "kept (%s)", self.best_model_score, error,
             )  # fmt: skip
             self.best_model_score, self.best_model_path = -math.inf, ""
+            return
+        scores = [float(state["best_model_score"]) for state in states]
+        self.best_model_score = max([self.best_model_score, *scores])
+        self.best_model_path = str(path)
 
 
 @knows_old_names
@@ -207,8 +214,10 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
     def period(self) -> tuple[str, int]:
         return "actor_learner.save_period_learner_steps", self.period_learner_steps
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Clear away what the run that is resumed left, if it was killed."""
+    @override
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Clear away what a killed run left here, and where the one that is resumed lies."""
+        super().on_fit_start(trainer, pl_module)
         if trainer.is_global_zero and trainer.ckpt_path is not None:
             remove_leftovers(Path(trainer.ckpt_path).parent)
 

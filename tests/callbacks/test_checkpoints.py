@@ -106,6 +106,18 @@ def test_best_of_an_earlier_session_stays_the_best(tmp_path, scores):
     assert not second.checkpoint("best").exists()
 
 
+def test_a_best_from_after_the_checkpoint_that_is_resumed_stays_the_best(tmp_path, scores, saves):
+    """As of a run that was killed between an evaluation and the next save."""
+    scores(5.0, 9.0)
+    first = make_run(tmp_path, ActorLearnerCallback(5, 2, 2), max_steps=4).fit()
+    saves["best"].clear()
+    scores(7.0, 10.0)
+    second = make_run(tmp_path, ActorLearnerCallback(5, 2, 0), max_steps=6)
+    second.fit(first.checkpoint("previous"))  # of step 2
+    assert saves["best"] == [6]
+    assert best_score(load(second.checkpoint("best"))) == 10.0
+
+
 def test_the_best_of_a_run_that_was_moved_is_found(tmp_path, scores):
     scores(5.0)
     first = make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
@@ -121,16 +133,21 @@ def test_the_best_of_a_run_that_was_moved_is_found(tmp_path, scores):
     assert second.callback.best_model_score == 5.0
 
 
-def test_a_best_that_is_gone_is_none_to_beat(tmp_path, scores, caplog):
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [(Path.unlink, "no such file"), (lambda path: path.write_bytes(b"half"), "damaged")],
+)
+def test_a_best_that_cannot_be_read_is_none_to_beat(tmp_path, scores, caplog, harm, reason):
     scores(5.0)
     first = make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
-    first.checkpoint("best").unlink()
+    harm(first.checkpoint("best"))
     scores(1.0)
     second = make_run(tmp_path / "second", ActorLearnerCallback(5, 2, 0), max_steps=4)
     second.fit(first.checkpoint("last"))
     assert second.callback.best_model_path == str(second.checkpoint("best"))
     assert second.callback.best_model_score == 1.0
-    assert "of score 5, are gone from" in caplog.text
+    assert "of score 5, are lost" in caplog.text
+    assert reason in caplog.text
 
 
 def test_a_best_score_that_does_not_compare_is_none_to_beat(tmp_path, scores, saves, caplog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -88,8 +89,10 @@ def test_the_last_checkpoint_knows_the_last_score(tmp_path: Path):
     assert state["best_model_score"] == run.callback.best_model_score
 
 
-def test_a_resumed_run_plays_the_evaluation_that_was_lost(tmp_path: Path):
-    path = tmp_path / "at_20.ckpt"
+def test_a_resumed_run_plays_the_evaluation_that_was_lost(tmp_path: Path, caplog):
+    """Its candidate lies beside the checkpoint that is resumed, and is not cleared away."""
+    resumed = run_of(tmp_path / "b", "background", AfterEachStep(slow_enough_to_follow))
+    path = resumed.checkpoint("at_20")
 
     def stop(trainer: L.Trainer, batch: object) -> None:
         if trainer.global_step == 20:
@@ -98,8 +101,11 @@ def test_a_resumed_run_plays_the_evaluation_that_was_lost(tmp_path: Path):
 
     with pytest.raises(SystemExit):
         run_of(tmp_path / "a", "background", AfterEachStep(stop)).fit()
-    resumed = run_of(tmp_path / "b", "background", AfterEachStep(slow_enough_to_follow)).fit(path)
+    shutil.rmtree(tmp_path / "a")  # with the best so far: the next one is the best
+    resumed.fit(path)
     assert list(evaluations(resumed)) == [20, 30, 40]
+    assert resumed.checkpoint("best").is_file()
+    assert "not kept" not in caplog.text
 
 
 def test_a_callback_can_be_used_again_after_an_exception(tmp_path: Path):

@@ -18,6 +18,7 @@ from typing_extensions import override
 from lrl.actors.handle import ActorStatistics
 from lrl.callbacks.checkpoints import BestCheckpoint
 from lrl.callbacks.metrics import Throughput
+from lrl.checkpoints.atomic_files import replace_file
 from lrl.diagnosis.verdict import RATIO, time_shares, verdict
 from lrl.diagnosis.watch import RunDiagnosis
 from lrl.learner.datamodule import datamodule_of, dataset_of
@@ -135,7 +136,7 @@ class RunSummary(L.Callback, WritesFiles):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / "summary.json"
-            path.write_text(text + "\n")
+            replace_file(path, lambda file: file.write(f"{text}\n".encode()))
             self.written = [path]
         except OSError as error:  # a full disk must not keep the run from ending as it should
             _log.error("summary.json could not be written: %s", error)

@@ -18,10 +18,17 @@ from weakref import WeakKeyDictionary
 
 import lightning as L
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import (
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
+from lrl.loggers.csv_rows import keep_whole
 from lrl.preflight.callbacks import WatchesMetrics, WritesFiles, parts_of
 from lrl.processes.interrupt import AT_ONCE
 
@@ -42,6 +49,8 @@ def log_metrics(
         watcher.watch(step, metrics)
 
     def write(logger: Logger) -> None:
+        if isinstance(logger, CSVLogger):
+            keep_whole(logger.experiment)
         logger.log_metrics(dict(metrics), step=step)
         logger.save()  # 0.4 ms; CSVLogger alone would lose up to 100 rows of a killed run
 

@@ -57,12 +57,13 @@ class ReplayCheckpoint(L.Callback, SavesReplay):
         dataset.saved_replay = saved_id
         try:
             yield
+            self._saver.start()
         except BaseException:
-            self._saver.discard()
+            if not self._saver.is_writing:
+                self._saver.discard()
             raise
         finally:
             dataset.saved_replay = ""
-        self._saver.start()
 
     @override
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

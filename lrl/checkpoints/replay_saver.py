@@ -97,9 +97,16 @@ class ReplaySaver:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Have what was taken written in the background; errors are logged."""
+        """Have what was taken written in the background; errors are logged.
+
+        Where the system allows no more threads, it is written before this returns.
+        """
         self._thread = threading.Thread(target=self._run, name="lrl-replay-saver", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            self._run()
 
     def finish(self) -> None:
         """Wait until the save in the background is written, if there is one."""

@@ -379,6 +379,24 @@ def test_a_save_that_fails_lets_appending_go_on(tmp_path, monkeypatch, caplog):
     assert not list(tmp_path.glob("manifest*"))
 
 
+def test_without_a_thread_it_is_written_at_once(tmp_path, monkeypatch):
+    """Where the system allows no more of them; appending would wait for one that never came."""
+    buffer, feed = make_buffer(), Feed(0)
+    buffer.add(feed.rows(200))
+    saver = ReplaySaver(tmp_path, buffer, {})
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    take(saver, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        saver.start()
+    assert_holds(tmp_path, 1, contents(buffer))
+    buffer.add(feed.rows(200))
+    saver.finish()
+
+
 @pytest.mark.parametrize("gone", ["a segment", "everything"])
 def test_what_was_deleted_meanwhile_is_saved_again(tmp_path, caplog, gone):
     folder = tmp_path / "replay"

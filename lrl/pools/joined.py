@@ -61,8 +61,9 @@ class JoinedPools(ActorPool):
 
     @override
     def close(self, take: Callable[[Delivery], object]) -> None:
-        for pool in self.pools:
-            pool.close(take)
+        with contextlib.ExitStack() as all_of_them:  # though one raises an error
+            for pool in reversed(self.pools):
+                all_of_them.callback(pool.close, take)
 
     @override
     def counts(self) -> PoolCounts:

@@ -89,13 +89,29 @@ class ProcessPool(ActorPool):
                 self.queue.release(chunk)
 
     def close(self, take: Callable[[Delivery], object]) -> None:
-        """Stop the actors, taking their last rows."""
-        if not self._closed:
-            self._closed = True
-            self.manager.stop(drain=lambda: self._drain(take))
-            self.queue.close()
-            if self.inference is not None:
-                self.inference.close()
+        """Stop the actors, taking their last rows.
+
+        Raises:
+            Exception: The first that `take` raised; the rows after it are thrown away.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        errors: list[Exception] = []
+
+        def take_until_error(delivery: Delivery) -> None:
+            if not errors:
+                try:
+                    take(delivery)
+                except Exception as error:
+                    errors.append(error)
+
+        self.manager.stop(drain=lambda: self._drain(take_until_error))
+        self.queue.close()
+        if self.inference is not None:
+            self.inference.close()
+        if errors:
+            raise errors[0]
 
     def counts(self) -> PoolCounts:
         """Return what the actors did."""

@@ -140,18 +140,20 @@ def _first_whole(files: Sequence[Path]) -> Path:
 def missing_replay(path: Path, content: Mapping[str, Any]) -> str:
     """Say that the replay which was saved with a checkpoint is not there; "" if it is, or none was.
 
-    One that was killed while it wrote its replay has left none.
+    One that was killed while it wrote its replay has left none; of several ranks, all must have.
     """
     saved_id = saved_replay_of(content)
     if not saved_id:
         return ""
-    manifest = replay_folder(path.parent) / manifest_name(content["global_step"])
-    try:
-        if read_manifest(manifest).saved_id == saved_id:
-            return ""
-    except (SavedReplayError, OSError):
-        pass
-    return f"the replay of {path} was not written to its end"
+    rank, ranks = 0, 1
+    with suppress(SavedReplayError, OSError):
+        while rank < ranks:
+            folder = replay_folder(path.parent, rank)
+            manifest = read_manifest(folder / manifest_name(content["global_step"]))
+            if manifest.saved_id != saved_id:
+                break
+            rank, ranks = rank + 1, int(manifest.settings.get("ranks", 1))
+    return "" if rank == ranks else f"the replay of {path} was not written to its end"
 
 
 def saved_replay_of(content: Mapping[str, Any]) -> str:

@@ -173,7 +173,8 @@ class Remotes(ABC):
                     self.restarts += 1
                     self.all[index] = self._successor(remote, remote.slot.restarted())
             elif remote.state == "joining":
-                if now - remote.launched_at > _PLACED_SECONDS:
+                is_late = now - remote.launched_at > _PLACED_SECONDS
+                if is_late and not self._is_ready(remote.call):
                     self.all[index] = self._elsewhere(remote)
             elif remote.call is None:
                 remote.since = now

@@ -6,6 +6,8 @@ import contextlib
 import select
 import socket
 
+_FIRST_BEYOND_SELECT = 1024  # a descriptor
+
 
 class Doorbell:
     """One process waits, any number ring; killing any of them harms no other.
@@ -29,8 +31,13 @@ class Doorbell:
 
     def wait(self, timeout: float) -> bytes:
         """Return all tokens that came, at once if there are some; empty after `timeout` seconds."""
-        # select, because a socket's own time-out is rounded up to whole milliseconds.
-        ready, _, _ = select.select([self._inside], [], [], timeout)
+        # A socket's own time-out is rounded up to whole milliseconds, as poll's is.
+        if self._inside.fileno() < _FIRST_BEYOND_SELECT or not hasattr(select, "poll"):
+            ready, _, _ = select.select([self._inside], [], [], timeout)
+        else:
+            poll = select.poll()
+            poll.register(self._inside, select.POLLIN)
+            ready = poll.poll(1000 * timeout)
         return self._inside.recv(4096) if ready else b""
 
     def close(self) -> None:

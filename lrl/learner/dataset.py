@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.5
 _PAUSE_SECONDS = 0.01
 _SILENCE_SECONDS = 60.0
+_INCARNATIONS = 1000  # of an actor in one session: a checkpoint knows the restarts of rank 0 alone
 _ONE_PROCESS = (
     "ReplayDataset drains its actors in the learner process: use it directly as the "
     "dataloader, or DataLoader(dataset, batch_size=None, num_workers=0)"
@@ -294,7 +295,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         restarts = self.pool.counts().restarts if self.pool else 0
         state = {
             "episodes": self.episodes,
-            "next_incarnation": self.first_incarnation + restarts + 1,
+            "next_incarnation": self.first_incarnation + max(restarts + 1, _INCARNATIONS),
             "replay": self.experience.state(with_rows),
             "generators": self._generators or generator_states(),
         }

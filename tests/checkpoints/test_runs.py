@@ -76,11 +76,12 @@ def with_replays(folder: Path, *written: str) -> None:
         }
         write_checkpoint(content, folder / f"{name}.ckpt")
         state = SavedFile("state-0.bin", 0, "", [])
-        manifest = Manifest(STEPS[name], name, {}, [], state, {})
-        if name in written:
-            path = folder / "replay" / "rank-0" / manifest.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(manifest.to_bytes())
+        manifest = Manifest(STEPS[name], name, {"ranks": 2}, [], state, {})
+        for rank in (0, 1):
+            if name in written or f"{name} of rank {rank}" in written:
+                path = folder / "replay" / f"rank-{rank}" / manifest.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(manifest.to_bytes())
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def with_replays(folder: Path, *written: str) -> None:
     [
         (("previous", "last"), "last"),
         (("previous",), "previous"),
+        (("previous", "last of rank 0"), "previous"),
         (("last",), "last"),
         ((), "last"),
     ],

@@ -336,6 +336,24 @@ def test_actors_without_room_wait_and_say_so(ray, caplog):
     assert run.poll(5)
 
 
+def test_who_has_joined_while_the_learner_was_away_is_not_told_to_wait(ray, caplog):
+    run = Run()
+    run.poll(6)
+    run.actor().is_dead = True
+    run.poll(1)
+    ray.has_room = False
+    run.restart()
+    run.poll(1)
+    joining = run.fleet.actors.all[0]
+    assert joining.state == "joining"
+    ray.has_room = True
+    joining.launched_at -= 11.0  # of an evaluation
+    run.poll(3)
+    assert "waits for room" not in caplog.text
+    assert run.fleet.actors.all[0] is joining
+    assert joining.state == "acting"
+
+
 def test_what_was_asked_for_is_taken_at_the_end(ray):
     run = Run()
     run.poll(6)
@@ -348,6 +366,8 @@ def test_what_was_asked_for_is_taken_at_the_end(ray):
 
 
 def test_the_environments_package_is_among_those_compared():
+    import ale_py  # noqa: F401 (registers its own, as a run has by then)
+
     assert packages_of(EnvConfig("CartPole-v1")) == ["lrl", "torch", "numpy", "gymnasium"] + [
         "gymnasium"
     ] * (len(packages_of(EnvConfig("CartPole-v1"))) - 4)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+import resource
 import threading
 import time
 
@@ -26,6 +29,24 @@ def test_every_ring_brings_its_token_in_order(bell: Doorbell):
         bell.ring(token)
     assert bell.wait(10.0) == bytes([0, 255, 1, 1])
     assert bell.wait(0.0) == b""
+
+
+def test_descriptors_may_have_large_numbers():
+    """As with hundreds of doorbells, whose numbers servers keep; select takes none above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(2048, hard)), hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while (low := os.open(os.devnull, os.O_RDONLY)) <= 1024:
+            stack.callback(os.close, low)
+        stack.callback(os.close, low)
+        bell = stack.enter_context(contextlib.closing(Doorbell()))
+        assert bell._inside.fileno() > 1024
+        began = time.monotonic()
+        assert bell.wait(0.0005) == b""
+        assert time.monotonic() - began >= 0.0005
+        bell.ring(7)
+        assert bell.wait(10.0) == b"\7"
 
 
 @pytest.mark.parametrize("token", [-1, 256])

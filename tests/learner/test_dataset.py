@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader
 from lrl import ActorLearnerCallback
 from lrl.actors.config import ActorConfig
 from lrl.actors.manager import ActorError
+from lrl.actors.slot import ActorSlot
 from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.learner.statistics import RolloutStatistics
@@ -468,6 +470,16 @@ def test_state_is_plain_and_a_resumed_stream_counts_on(tmp_path):
     # The replay is empty after a resume, so it is warmed up again.
     assert resumed.env_steps == dataset.env_steps + 12
     assert resumed.state_dict()["replay"]["env_steps_inserted"] == resumed.env_steps
+
+
+def test_a_resumed_run_has_seeds_that_no_actor_of_any_rank_has_used():
+    """A checkpoint holds the restarts of rank 0 alone."""
+    resumed = make_dataset()
+    resumed.load_state_dict(make_dataset().state_dict())
+    slot = ActorSlot(seed=3, rank=1, world_size=2, num_actors=1, envs_per_actor=4)
+    used = {seed for past in range(900) for seed in replace(slot, incarnation=past).env_seeds()}
+    now = replace(slot, incarnation=resumed.first_incarnation).env_seeds()
+    assert used.isdisjoint(now)
 
 
 @pytest.mark.parametrize(

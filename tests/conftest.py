@@ -78,16 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of a GPU where there is none, and give slow ones five times the time-out.
-
-    A shared machine may be several times slower.
-    """
+    """Skip tests of a GPU where there is none."""
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs CUDA"))
-        slow = any(item.get_closest_marker(name) for name in ("slow", "ddp"))
-        if slow and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(300))
 
 
 def pytest_collection_finish() -> None:

@@ -76,8 +76,10 @@ def test_a_stalled_learner_blocks_actors_and_loses_nothing(learner):
     channels = [handle.channel for handle in made.manager._handles]
     wait_for(lambda: all(c.counters["wait_seconds"] > 0 for c in channels), "full rings")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    produced = [c.counters["rows_produced"] for c in channels]
     time.sleep(0.3)
-    assert [c.counters["rows_produced"] for c in channels] == [3 * 8, 3 * 8]
+    assert [c.counters["rows_produced"] for c in channels] == produced
+    assert all(8 < rows <= 3 * 8 for rows in produced)  # a chunk may have been sent half full
     assert made.queue.fill == 1.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 5_000  # kB
     made.take_until(lambda: made.all_acted(500), "all actors going on")

@@ -105,6 +105,7 @@ def test_an_exception_ends_the_run_with_its_traceback(learner, fault):
     if fault != "giant":
         assert "in step" in text
         assert "Traceback (most recent call last)" in text
+    made.drain()
     assert made.steps(1) > 50 - 8  # all but the chunk at hand were sent
 
 
@@ -222,7 +223,7 @@ def start_script(folder: Path, ending: str, start_method: str) -> subprocess.Pop
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_a_script_without_a_main_guard_is_told_so(tmp_path, start_method):
     process = start_script(tmp_path, "main()\n", start_method)
-    output, _ = process.communicate(timeout=50)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 1
     (line,) = output.splitlines()
     assert line.startswith("lrl: error: line ")
@@ -231,7 +232,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path, start_method):
 
 def test_a_condition_that_is_no_guard_is_found_by_the_first_actor(tmp_path):
     process = start_script(tmp_path, "if sys.argv:\n    main()\n", "forkserver")
-    output, _ = process.communicate(timeout=50)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 1
     message = next(line for line in output.splitlines() if "ActorError: actor 0" in line)
     assert "put the script's work under `if __name__ == '__main__':`" in message
@@ -250,5 +251,5 @@ def test_a_suspended_run_goes_on_with_the_same_actors(tmp_path):
     wait_for((tmp_path / "ready").exists, "more rows")
     time.sleep(1.0)
     (tmp_path / "enough").touch()
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=200)
     assert output.splitlines()[-1] == "restarts: 0", output

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("janitor")
 
 def test_a_hung_actor_says_where_it_was(learner, tmp_path, caplog):
     made = learner(faulty(fault="hang", actor=1, once=str(tmp_path / "hung")), timeout_seconds=4.0)
-    made.take_until(lambda: made.manager.restarts == 1, "the replacement", seconds=60.0)
+    made.take_until(lambda: made.manager.restarts == 1, "the replacement")
     assert "actor 1 (pid" in caplog.text
     assert "made no progress for 4 s" in caplog.text
     stack = caplog.text.partition("made no progress")[2]
@@ -109,17 +109,23 @@ class Idle(Supervisor[SupervisedProcess]):
         pass
 
 
+NOW = 1000.0
+
+
 def pause_after(handle: SupervisedProcess, lived_seconds: float, supervisor: Idle) -> float:
-    now = time.monotonic()
-    handle.launched_at, handle.acted_at = now - lived_seconds - 60.0, now - lived_seconds
+    handle.launched_at, handle.acted_at = NOW - lived_seconds - 60.0, NOW - lived_seconds
     handle.restart_at = None
     supervisor._record_death(handle, "died")
     assert handle.restart_at is not None
-    return round(handle.restart_at - now, 1)
+    return round(handle.restart_at - NOW, 1)
 
 
 @pytest.fixture
-def dead() -> SupervisedProcess:
+def dead(monkeypatch: pytest.MonkeyPatch) -> SupervisedProcess:
+    """A process that has ended; time stands still."""
+    for module in ("supervisor", "supervised_process"):
+        clock = SimpleNamespace(monotonic=lambda: NOW)
+        monkeypatch.setattr(f"lrl.processes.{module}.time", clock)
     process: Any = SimpleNamespace(pid=1)
     first, second = multiprocessing.Pipe(duplex=False)
     first.close()
@@ -200,6 +206,6 @@ def test_starts_that_fail_in_a_row_end_the_run_however_long_they_take(dead):
 
 
 def test_deaths_of_more_than_a_minute_ago_are_forgotten(dead):
-    dead.lives.deaths.extend([time.monotonic() - 61.0] * 5)
+    dead.lives.deaths.extend([NOW - 61.0] * 5)
     pause_after(dead, 20.0, Idle(ActorConfig(max_restarts=2), 1))
     assert len(dead.lives.deaths) == 1

@@ -558,7 +558,6 @@ def test_a_page_has_no_statistics_if_every_run_failed(games, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_campaign_is_interrupted_and_goes_on_to_its_score(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     (tmp_path / "short.yaml").write_text("""

@@ -42,7 +42,6 @@ FIGURE = Figure("a", "b", "c", met=True)
 
 @quiet
 @linux
-@pytest.mark.timeout(120)
 def test_every_row_of_a_run_whose_actors_are_killed_is_there_once(janitor, tmp_path):
     counts = train_under_attack(tmp_path, 1.0, every=0.3, attacks=2, actors=2)
     assert counts["attacks"] == counts["restarts"] == 2
@@ -57,7 +56,6 @@ def test_every_row_of_a_run_whose_actors_are_killed_is_there_once(janitor, tmp_p
 
 
 @linux
-@pytest.mark.timeout(120)
 def test_kills_inside_the_transport_stall_nobody(janitor, tmp_path):
     counts = kill_in_transport(3, tmp_path)
     assert counts["kills"] == 3
@@ -123,7 +121,6 @@ def test_runs_ended_in_every_phase_leave_nothing_but_a_checkpoint(number, target
 
 @linux
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("number", "code", "count", "replaced"),
     [

@@ -92,7 +92,6 @@ def test_every_task_has_its_recipe(task: Task):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_run_is_what_its_row_says(monkeypatch):
     monkeypatch.chdir(CONFIGS.parent)
     settings = ("--trainer.max_steps", "20", "--data.evaluation.test_episodes", "3")

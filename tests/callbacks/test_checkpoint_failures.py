@@ -89,7 +89,6 @@ def test_a_best_that_cannot_be_kept_is_not_the_best(tmp_path: Path, disk, caplog
     assert steps(run) == {"last.ckpt": 4}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["best", "candidate"])
 def test_evaluation_in_the_background_outlives_a_full_disk(tmp_path: Path, disk, caplog, name: str):
     disk.add(name)

@@ -182,12 +182,12 @@ def end_by_signal(
     process = project.start("fit", *endless, "--name", name, *arguments)
     folder = project.folder / "runs" / name / f"version_{version}"
     try:
-        wait_for((folder / "metrics.csv").exists, "the first metrics", seconds=50)
+        wait_for((folder / "metrics.csv").exists, "the first metrics")
         if number != signal.SIGTERM:
             os.killpg(process.pid, number)  # as a terminal does
         else:
             process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=200)
         wait_for(lambda: not process_group(process.pid), "all processes gone", seconds=5)
     finally:
         kill_group(process.pid)
@@ -205,7 +205,6 @@ def end_by_signal(
     }
 
 
-@pytest.mark.timeout(120)
 def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
     ended = end_by_signal(project, signal.SIGINT, "small", 1, "--ckpt_path", "last")
     assert ended["code"] == 130
@@ -217,7 +216,6 @@ def test_ctrl_c_saves_last_and_last_is_resumed(project, fitted):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_sigterm_and_sighup_save_last(project, number, code):
     ended = end_by_signal(project, number, number.name, 0)
@@ -322,7 +320,6 @@ def test_a_process_that_fails_for_good_ends_with_a_sentence_and_1(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_an_actor_that_fails_before_its_first_step_leaves_no_folder(command, project):
     breaks = ("--data.env.id", "helpers.odd_envs:Faulty-v0", "--data.env.kwargs", "{where: init}")
     code, _, err = command("fit", "--config", "base.yaml", "--name", "failed", *breaks)

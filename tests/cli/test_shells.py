@@ -47,7 +47,7 @@ def script(folder: Path, shell: str) -> Path:
 
 
 def output(folder: Path, *arguments: str) -> list[str]:
-    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=20)
+    result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, timeout=200)
     assert result.stderr == ""
     return sorted(line.partition("\t")[0] for line in result.stdout.splitlines())
 

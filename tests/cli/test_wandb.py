@@ -116,7 +116,7 @@ def test_a_run_that_is_stopped_ends_there_too(tmp_path, monkeypatch):
         metrics = project.runs / "version_0/metrics.csv"
         wait_for(metrics.exists, "the first row of metrics", 120.0)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
     finally:
         process.kill()
     assert process.returncode == 130, err + out

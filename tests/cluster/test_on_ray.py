@@ -17,7 +17,6 @@ from lrl.inference.config import InferenceConfig
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 ON_RAY = ("--data.actors.num_actors", "0", "--data.cluster.num_actors", "2")
@@ -30,26 +29,26 @@ def nodes():
 
 
 def test_nodes_and_actors_come_and_go_and_every_row_is_there_once(nodes):
-    with Watched(nodes.address, silence_seconds=4.0) as run:
-        run.until(run.all_act, 60.0)
+    with Watched(nodes.address, silence_seconds=10.0) as run:
+        run.until(run.all_act, 120.0)
         first, second = (remote.welcome for remote in run.actors)
         assert first is not None
         assert second is not None
         assert first.node != second.node
 
         os.kill(first.pid, signal.SIGKILL)
-        run.until_replaced(1, 30.0)
+        run.until_replaced(1, 60.0)
 
         gone = run.elsewhere().node
         nodes.remove_node(next(n for n in nodes.list_all_nodes() if n.node_id == gone))
-        run.until(lambda: run.restarts == 2, 20.0)
+        run.until(lambda: run.restarts == 2, 60.0)
         nodes.add_node(num_cpus=1)
-        run.until(run.all_act, 30.0)
+        run.until(run.all_act, 60.0)
 
         silent = run.elsewhere()
         stopped = silence(nodes, silent)
         nodes.add_node(num_cpus=1)
-        run.until_replaced(3, 45.0)
+        run.until_replaced(3, 90.0)
         assert silent.node not in {r.welcome.node for r in run.actors if r.welcome is not None}
         wake(stopped)
 
@@ -64,14 +63,14 @@ def test_nodes_and_actors_come_and_go_and_every_row_is_there_once(nodes):
 def test_a_server_is_killed_and_its_actors_lose_nothing(nodes):
     nodes.add_node(num_cpus=1)
     with Watched(nodes.address, InferenceConfig(groups_per_actor=2)) as run:
-        run.until(run.all_act, 60.0)
+        run.until(run.all_act, 120.0)
         servers = run.pool.fleet.servers
         assert servers is not None
         assert servers.all[0].welcome is not None
         os.kill(servers.all[0].welcome.pid, signal.SIGKILL)
-        run.until(lambda: servers.restarts == 1, 10.0)
+        run.until(lambda: servers.restarts == 1, 60.0)
         before = run.ledger.counts["steps"]
-        run.until(lambda: run.ledger.counts["steps"] > before + 500, 30.0)
+        run.until(lambda: run.ledger.counts["steps"] > before + 500, 60.0)
     run.ledger.raise_faults()
     assert run.ledger.counts["instances"] == 2 * 4
     assert run.pool.metrics()["count/calls_lost"] == 0
@@ -118,7 +117,7 @@ def test_a_run_with_its_own_ray_ends_as_any_other(project, number, code):
         metrics = project.runs / "version_0" / "metrics.csv"
         wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, "steps", 90.0)
         run.send_signal(number)
-        _, errors = run.communicate(timeout=30)
+        _, errors = run.communicate(timeout=200)
     finally:
         run.kill()
     assert run.returncode == code, errors

@@ -244,7 +244,8 @@ def test_a_run_lasts_as_long_as_it_may(tmp_path):
         tmp_path, watch, ActorLearnerCallback(5, 0, 0), max_steps=-1, max_time={"seconds": 2}
     )
     run.fit()
-    assert 2.0 <= times[-1] - times[0] <= 2.2
+    assert times[-1] - times[0] >= 2.0
+    assert times[-3] - times[0] <= 2.1  # the last steps may have been held up
 
 
 # --- Command line ---------------------------------------------------------------------------

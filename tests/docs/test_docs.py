@@ -44,21 +44,18 @@ def run(arguments: list[str], folder: Path) -> str:
     return result.stdout
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 def test_the_custom_environment_example_runs(tmp_path):
     out = run([str(ROOT / "examples/custom_environment.py"), "--max-steps", "300"], tmp_path)
     assert re.search(r"best return -?\d+\.\d+; actions \[[01], [01]\]", out)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 def test_the_example_of_ones_own_kind_of_environment_runs(tmp_path):
     out = run([str(ROOT / "examples/own_env_kind.py"), "--max-steps", "60"], tmp_path)
     assert re.search(r"best return -?\d+\.\d+; 0\.65 is", out)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["own_pool", "own_experience"])
 def test_rows_of_ones_own_making_are_learnt_from(tmp_path, example: str):
@@ -66,14 +63,12 @@ def test_rows_of_ones_own_making_are_learnt_from(tmp_path, example: str):
     assert re.search(r"best return \d+\.\d", out)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 def test_the_example_of_observations_with_leaves_runs(tmp_path):
     out = run([str(ROOT / "examples/dict_observations.py"), "--max-steps", "60"], tmp_path)
     assert re.search(r"best return \d+\.\d of 20", out)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--without-memory"]])
 def test_the_example_of_an_agent_that_remembers_runs(tmp_path, more: list[str]):
@@ -81,7 +76,6 @@ def test_the_example_of_an_agent_that_remembers_runs(tmp_path, more: list[str]):
     assert re.search(r"best evaluation return \d+\.\d: .*best\.ckpt", out)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.slow
 def test_the_custom_head_example_runs_and_is_short(tmp_path):
     path = ROOT / "examples/custom_head.py"
@@ -93,7 +87,6 @@ def test_the_custom_head_example_runs_and_is_short(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_the_readme_script_is_the_example_and_runs(tmp_path):
     script = next(block for block in blocks("python") if "trainer.fit" in block)
     assert (ROOT / "examples/cartpole.py").read_text().endswith(f'"""\n\n{script}')

@@ -47,7 +47,6 @@ def test_the_figures_are_those_that_were_taken():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_the_example_passes(tmp_path):
     (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "test_example.py").write_text(example)

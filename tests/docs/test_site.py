@@ -216,7 +216,6 @@ def test_links_to_the_repository_become_links_of_the_site():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", THEIRS)
 def test_the_example_beside_theirs_runs(page: str, tmp_path):
     if scripts := blocks(page, "python"):

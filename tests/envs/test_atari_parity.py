@@ -100,7 +100,6 @@ def assert_equal_play(game: str, config: AtariConfig, steps: int) -> SimpleNames
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("game", GAMES)
 def test_five_thousand_steps_are_equal(game):
     seen = assert_equal_play(game, RANDOM, 5000)

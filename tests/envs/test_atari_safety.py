@@ -118,7 +118,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang(pong):
     process.start()
     assert receiver.poll(20), "the child hangs"
     assert "cannot be used in its forked child" in receiver.recv()
-    process.join(10)
+    process.join(100)
     assert process.exitcode == 0
     pong.step([0, 0])  # the parent goes on
 

@@ -152,7 +152,7 @@ def test_other_processes_import_it_by_its_path(method):
     assert receiver.poll(40), "the child sent nothing"
     expected = [row[1] for row in rollout(make_envs(config, 2, training=True), [1, 2], 30)]
     assert receiver.recv() == [float(row[0]) for row in expected]
-    process.join(10)
+    process.join(100)
     assert process.exitcode == 0
 
 

@@ -204,6 +204,6 @@ def test_settings_work_in_a_spawned_process_also_with_a_module_to_import(tmp_pat
         process.start()
         assert receiver.poll(40), "the child sent nothing"
         assert receiver.recv() == expected
-        process.join(10)
+        process.join(100)
         assert process.exitcode == 0
     del gymnasium.registry["Late-v0"]

@@ -211,7 +211,6 @@ def longer(**settings: Any) -> EvaluationConfig:
 
 
 @pytest.mark.parametrize("mode", ["inline", "background"])
-@pytest.mark.timeout(120)
 def test_every_episode_of_evaluation_is_of_its_environment(tmp_path: Path, mode):
     callback = ActorLearnerCallback(5, 10, 10, evaluation=mode)
     data = small_data(evaluation=longer(), env=SHORT)
@@ -267,7 +266,6 @@ def test_a_run_goes_on_from_its_checkpoint_though_it_is_evaluated_elsewhere(tmp_
 
 
 @pytest.mark.usefixtures("janitor")
-@pytest.mark.timeout(120)
 def test_actors_and_the_evaluator_build_what_a_factory_makes(tmp_path: Path, monkeypatch):
     env = EnvConfig(factory=make_corridor, kwargs={"length": 3}, max_episode_steps=6)
     evaluation = EvaluationConfig(2, 2, env={"max_episode_steps": 20})
@@ -281,7 +279,6 @@ def test_actors_and_the_evaluator_build_what_a_factory_makes(tmp_path: Path, mon
     assert load_agent(run.checkpoint("last")).env.id == FACTORY
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
 def test_the_command_line_takes_both(tmp_path: Path, monkeypatch, capsys):
     project = Project(tmp_path)

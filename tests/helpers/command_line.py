@@ -83,5 +83,5 @@ class Project:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=55)
+        out, err = process.communicate(timeout=250)
         return process.returncode, out, err

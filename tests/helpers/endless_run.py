@@ -20,7 +20,7 @@ def main(folder: Path, ranks: int = 1) -> None:
     from lrl import ActorLearnerCallback
 
     class Ready(AfterEachStep):
-        def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             (folder / "setup").touch()
 
     def after_each_step(trainer: L.Trainer, batch: Any) -> None:

@@ -37,7 +37,7 @@ class Clock:
         self.module = SimpleNamespace(monotonic=lambda: self.now, sleep=time.sleep)
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 100.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

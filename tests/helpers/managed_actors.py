@@ -74,7 +74,7 @@ class Learner:
         while self.take():
             pass
 
-    def take_until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    def take_until(self, condition: Callable[[], bool], what: str, seconds: float = 100.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"not in {seconds} s: {what}"

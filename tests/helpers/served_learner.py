@@ -92,7 +92,7 @@ class ServedLearner:
             yield
         finally:
             self.slots.server["stop"] = 1
-        future.result(10.0)
+        future.result(100.0)
 
     def serve_processes(self, count: int) -> list[tuple[list[int], np.ndarray]]:
         """Serve `count` requests of each slot, made in a process, while new weights come.

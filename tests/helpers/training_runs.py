@@ -29,9 +29,11 @@ from lrl import (
     ReplayDataModule,
 )
 from lrl.callbacks.feedback import DEFAULT_SYNC_PERIOD
+from lrl.learner.datamodule import dataset_of
 from lrl.learner.dataset import ReplayDataset
 from lrl.networks import MLPEncoder
 from lrl.pools.pool import Delivery
+from lrl.pools.processes import ProcessPool
 from lrl.types import Rows
 
 # Lightning's own, about the machine and about its use of torch; the lines are of no test's making.
@@ -158,12 +160,19 @@ def make_run(
     return Run(L.Trainer(**{**settings, **trainer}), module or small_agent(), data)
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 100.0) -> None:
     """Wait until a condition holds; fail the test if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
         time.sleep(0.01)
+
+
+def once_all_act(trainer: L.Trainer, batch: object) -> None:
+    """After a step, wait for all processes: a short run may have learned from one of them alone."""
+    pool = dataset_of(trainer).pool
+    if isinstance(pool, ProcessPool):
+        wait_for(lambda: all(a.env_steps for a in pool.counts().actors), "steps of all actors")
 
 
 def shared_blocks() -> int:

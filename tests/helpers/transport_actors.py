@@ -144,7 +144,7 @@ class Learner:
             channel.request_stop()
         self.drain()
         for process in self.processes.values():
-            process.join(10)
+            process.join(100)
 
     def close(self) -> None:
         self.chunk_queue.close()

@@ -60,7 +60,6 @@ class CountingReplay:
 
 @pytest.mark.slow
 @pytest.mark.atari
-@pytest.mark.timeout(180)
 def test_stacks_equal_the_environments_own_observations():
     config = EnvConfig("ALE/Breakout-v5", atari=AtariConfig(max_frames_per_episode=1600))
     recording = Recording(make_envs(config, ENVIRONMENTS, training=True))

@@ -22,7 +22,7 @@ from lrl.evaluation.episodes import run_episodes
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.learner.agent import load_agent
 
-pytestmark = [*quiet, pytest.mark.timeout(120)]
+pytestmark = quiet
 
 
 def slow_enough_to_follow(trainer: L.Trainer, batch: object) -> None:

@@ -23,6 +23,7 @@ from helpers.training_runs import (
     Run,
     background,
     make_run,
+    once_all_act,
     quiet,
     small_data,
     spy_on_rows,
@@ -70,7 +71,8 @@ def test_a_run_acts_through_servers(tmp_path, received, servers):
         actors=background(2, envs_per_actor=4),
         inference=InferenceConfig(num_servers=servers, groups_per_actor=2),
     )
-    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data, max_steps=200).fit()
+    callbacks = AfterEachStep(once_all_act), ActorLearnerCallback(5, 0, 0)
+    run = make_run(tmp_path, *callbacks, data=data, max_steps=200).fit()
     steps = [rows.policy_version[rows.kind == RowKind.STEP] for _, rows in received]
     versions = np.concatenate(steps)
     assert set(versions) <= set(range(0, 201, 5))
@@ -202,8 +204,8 @@ def test_a_hung_server_is_replaced(tmp_path, received):
             os.kill(stopped[0].pid, signal.SIGSTOP)
 
     data = small_data(
-        actors=background(1, timeout_seconds=1.0),
-        inference=InferenceConfig(num_servers=1, timeout_seconds=3.0),
+        actors=background(1, timeout_seconds=3.0),
+        inference=InferenceConfig(num_servers=1, timeout_seconds=6.0),
     )
     run = make_run(
         tmp_path, AfterEachStep(after_each_step), ActorLearnerCallback(5, 0, 0),
@@ -241,7 +243,6 @@ class Killer(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.timeout(300)
 def test_a_minute_of_kills_corrupts_nothing_and_stalls_nobody(tmp_path, received):
     """A server every 5 s, an actor every 3 s; a row is whole or it is not there."""
     killers: list[Killer] = []

@@ -14,7 +14,7 @@ import torch
 from helpers.command_line import BASE
 from helpers.training_runs import environment_for_subprocess, process_group, wait_for
 
-pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ddp, pytest.mark.slow]
 
 
 def run_module(*command: str, cwd: Path | None = None) -> tuple[int, str]:

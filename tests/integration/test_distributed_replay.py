@@ -13,7 +13,7 @@ from helpers.training_runs import environment_for_subprocess
 
 from lrl.checkpoints.saved_replay import read_manifest
 
-pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ddp, pytest.mark.slow]
 
 
 def fit(folder: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:

@@ -12,7 +12,7 @@ from helpers.training_runs import environment_for_subprocess, process_group, wai
 
 from lrl.checkpoints.files import read_checkpoint
 
-pytestmark = [pytest.mark.ddp, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ddp, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(("until", "steps"), [(5, {"last": 8, "previous": 6}), (100, {})])

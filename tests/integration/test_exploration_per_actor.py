@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 from helpers.explorations import Always
-from helpers.training_runs import background, make_run, quiet, small_data, spy_on_rows
+from helpers.training_runs import (
+    AfterEachStep,
+    background,
+    make_run,
+    once_all_act,
+    quiet,
+    small_data,
+    spy_on_rows,
+)
 
 from lrl import ActorConfig, ActorLearnerCallback, ConfigError, InferenceConfig
 from lrl.actors.exploration import PerActor
 from lrl.types import RowKind, Rows
 
-pytestmark = [*quiet, pytest.mark.timeout(120)]
+pytestmark = quiet
 
 SYNCHRONOUS = ActorConfig(num_actors=0, envs_per_actor=4)
 MODES = {
@@ -35,7 +43,8 @@ def test_every_row_has_the_action_of_its_actors_exploration(tmp_path: Path, monk
     spy_on_rows(monkeypatch, spied)
     exploration = PerActor([Always(action) for action in actions])
     data = small_data(actors=actors, inference=inference, exploration=exploration)
-    run = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), data=data).fit()
+    callbacks = AfterEachStep(once_all_act), ActorLearnerCallback(5, 0, 0)
+    run = make_run(tmp_path, *callbacks, data=data).fit()
     streams = range(4 * len(actions))
     assert taken == {stream: {actions[stream // 4]} for stream in streams}
     shown = {float(row["train/epsilon"]) for row in run.metrics() if "train/epsilon" in row}

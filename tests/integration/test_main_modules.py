@@ -54,7 +54,7 @@ def start(folder: Path, how: str, script: str) -> tuple[int, str, str]:
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(script if how == "standard input" else "", timeout=55)
+        out, err = process.communicate(script if how == "standard input" else "", timeout=250)
         wait_for(lambda: process_group(process.pid) == [], "the end of all processes", 5.0)
     finally:
         kill_group(process.pid)

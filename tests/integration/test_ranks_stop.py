@@ -18,7 +18,6 @@ from lrl.checkpoints.files import read_checkpoint
 pytestmark = [
     pytest.mark.ddp,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 

@@ -179,10 +179,14 @@ def test_sequences_hold_the_rows_as_they_came(tmp_path, received, mode, updates)
 
 def killing(received: list[Rows]) -> Callable[[L.Trainer, Any], None]:
     """Kill an actor, and stop once rows of the one in its place have come, which takes seconds."""
+    killed: list[int] = []
 
     def kill(trainer: L.Trainer, batch: Any) -> None:
-        if trainer.global_step == 50:
-            os.kill(actor_processes()[0].pid, signal.SIGKILL)
+        if not killed and trainer.global_step >= 50:
+            streams = {int(stream) for rows in received for stream in rows.stream}
+            if len(streams) == 4:
+                killed.append(actor_processes()[0].pid)
+                os.kill(killed[0], signal.SIGKILL)
         elif trainer.global_step % 100 == 0 and trainer.global_step >= 600:
             gaps = sum((rows.kind == RowKind.GAP).sum() for rows in received)
             trainer.should_stop = bool(gaps == 2)
@@ -283,11 +287,14 @@ def test_the_ledger_balances_with_memory_though_an_actor_is_killed(tmp_path, mon
     """Rows once each and in order, and every transition of every sequence as it was made."""
     ledger, env = Ledger(LedgerEnv()), EnvConfig("lrl/Ledger-v0")
     spy_on_rows(monkeypatch, ledger.take)
+    killed: list[int] = []
 
     def look(trainer: L.Trainer, batch: Any) -> None:
         ledger.take_batch(single_transitions(batch), n_step=3, gamma=0.9)
-        if trainer.global_step == 50:
-            os.kill(actor_processes()[0].pid, signal.SIGKILL)
+        if not killed and trainer.global_step >= 50 and ledger.counts["instances"] == 4:
+            killed.append(actor_processes()[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+        trainer.should_stop = trainer.global_step >= 400 and ledger.counts["instances"] == 6
 
     replay = ReplayConfig(3000, batch_size=8, n_step=3, gamma=0.9, sequences=SEQUENCES)
     run = make_run(
@@ -296,7 +303,7 @@ def test_the_ledger_balances_with_memory_though_an_actor_is_killed(tmp_path, mon
         AfterEachStep(look),
         module=recurrent_agent(),
         data=small_data(env=env, actors=background(2, 2), replay=replay),
-        max_steps=400,
+        max_steps=50_000,
     ).fit()
     ledger.raise_faults()
     assert ledger.counts["instances"] == 6

@@ -13,7 +13,15 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.training_runs import AfterEachStep, Run, background, make_run, quiet, small_data
+from helpers.training_runs import (
+    AfterEachStep,
+    Run,
+    background,
+    make_run,
+    once_all_act,
+    quiet,
+    small_data,
+)
 
 from lrl import ActorConfig, ActorLearnerCallback, EnvConfig, RateLimiterConfig, ReplayConfig
 from lrl.actors.exploration import EpsilonGreedy
@@ -134,7 +142,8 @@ def test_nothing_is_joined_across_the_restart(tmp_path, first, num_actors):
     """New actors begin with gaps; the synchronous mode goes on within its episodes."""
     manifest = read_manifest(replay_folder(first) / "manifest-100.json")
     counts = np.array(manifest.segments[-1].stop)
-    run = fit(tmp_path, 160, first.checkpoint("last"), num_actors=num_actors)
+    last, waits = first.checkpoint("last"), AfterEachStep(once_all_act)
+    run = fit(tmp_path, 160, last, waits, num_actors=num_actors)
     streams = dataset(run).replay.streams
     assert (streams.counts > counts).all()
     slots = streams.slots(np.arange(streams.num_streams), counts[:, None]).reshape(-1)

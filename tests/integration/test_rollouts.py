@@ -40,7 +40,7 @@ from lrl.replay import Rollouts
 from lrl.schedules import Linear
 from lrl.types import Batch, ConfigError
 
-pytestmark = [*quiet, pytest.mark.timeout(120)]
+pytestmark = quiet
 
 LAYER_NORM = functools.partial(MLPEncoder, hidden_sizes=(16,), layer_norm=True)
 

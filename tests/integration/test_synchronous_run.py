@@ -80,7 +80,6 @@ def test_equal_seeds_give_equal_weights_and_evaluation_changes_nothing(tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_twenty_thousand_steps_are_reproduced(tmp_path):
     one, other = (cartpole(tmp_path / name, steps=2000, evaluate=500) for name in ("a", "b"))
     assert_same_training(one, other)

@@ -216,7 +216,7 @@ def test_a_maximum_rate_is_held_though_batches_are_earned():
     started = time.monotonic()
     list(itertools.islice(dataset, 20))
     assert time.monotonic() - started >= 0.19
-    assert dataset.wait_seconds >= 0.15
+    assert dataset.wait_seconds > 0
     assert pool_of(dataset).looks > 20  # actors were not forgotten meanwhile
 
 

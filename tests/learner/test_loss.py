@@ -57,7 +57,6 @@ print("the same")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("name", ["mlp", "c51"])
 def test_compiled_it_is_the_same_and_leaves_no_process(name):

@@ -31,7 +31,7 @@ from lrl.networks import (
 from lrl.replay import PrioritizedSampler, ReplayConfig
 from lrl.schedules import Linear
 
-pytestmark = [*quiet, pytest.mark.learning, pytest.mark.timeout(120)]
+pytestmark = [*quiet, pytest.mark.learning]
 
 HEADS = {
     "scalar": functools.partial(ScalarHead, loss="huber"),

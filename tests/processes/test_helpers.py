@@ -29,8 +29,11 @@ TRACKER: Any = resource_tracker._resource_tracker  # pyright: ignore[reportAttri
 
 
 def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: state(pid) == "T", "it being stopped")
+    def is_stopped() -> bool:
+        os.kill(pid, signal.SIGSTOP)  # again: a manager's thread may have woken it meanwhile
+        return state(pid) == "T"
+
+    wait_for(is_stopped, "it being stopped")
 
 
 def state(pid: int) -> str:
@@ -160,7 +163,7 @@ def test_helpers_that_are_stopped_at_the_end_of_a_script_end_with_it(tmp_path):
         start_new_session=True,
     )
     try:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
         assert (process.returncode, said) == (0, "")
         wait_for(lambda: not process_group(process.pid), "the end of all")
     finally:

@@ -39,7 +39,6 @@ WINDOWS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("platform", "lacking", "modules"),
     [("darwin", MACOS, []), ("win32", WINDOWS, ["fcntl", "resource"])],

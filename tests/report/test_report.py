@@ -461,7 +461,6 @@ def test_without_the_extra_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no chromium here")
 def test_a_browser_shows_the_page_whole(page: Path, tmp_path: Path):
     picture = tmp_path / "page.png"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.training_runs import wait_for
 
 from benchmark.leftovers import left_since, named_segments, segments_since, take_inventory
 
@@ -66,9 +67,13 @@ def leave_segment() -> Callable[[], object]:
 def test_reports_exactly_what_is_left(leave: Callable, message: str):
     before = take_inventory()
     clean_up = leave()
+
+    def is_reported_alone() -> bool:
+        found = left_since(before, patience_seconds=0.0)
+        return len(found) == 1 and found[0].startswith(message)
+
     try:
-        (found,) = left_since(before, patience_seconds=0.0)
-        assert found.startswith(message)
+        wait_for(is_reported_alone, message)  # another worker's orphans may be going away
     finally:
         clean_up()
     assert left_since(before) == []
@@ -78,11 +83,14 @@ def test_children_of_the_fork_server_count_but_the_server_does_not():
     before = take_inventory()
     process = multiprocessing.get_context("forkserver").Process(target=sleep_long)
     process.start()
-    try:
+
+    def is_reported_alone() -> bool:
         found = left_since(before, patience_seconds=0.0)
-        assert [line.split(":")[0] for line in found if line.startswith("process")] == [
-            f"process {process.pid}"
-        ]
+        processes = [line.split(":")[0] for line in found if line.startswith("process")]
+        return processes == [f"process {process.pid}"]
+
+    try:
+        wait_for(is_reported_alone, "the process")
     finally:
         process.kill()
         process.join()

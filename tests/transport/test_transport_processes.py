@@ -97,7 +97,7 @@ def test_full_ring_blocks_its_actor_alone_and_memory_stays_flat(learner):
     while channel.counters["wait_seconds"] == 0:
         time.sleep(0.01)
     produced = channel.counters["rows_produced"]
-    assert produced == 4 * 32
+    assert 32 < produced <= 4 * 32  # a chunk may have been sent half full
     assert learner.chunk_queue.fill == 1.0
     heartbeat = channel.counters["heartbeat"]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -127,7 +127,7 @@ def test_killed_learner_ends_a_waiting_writer(tmp_path):
     path = tmp_path / "end"
     process = multiprocessing.get_context("spawn").Process(target=learn_and_die, args=(path,))
     process.start()
-    process.join(20)
+    process.join(100)
     assert process.exitcode == -9
     deadline = time.monotonic() + 20
     while not (path.exists() and path.read_text()) and time.monotonic() < deadline:
@@ -147,7 +147,7 @@ def test_closed_queue_ends_its_actors(tmp_path):
     chunk_queue.add(channel)
     chunk_queue.get(20).release()
     chunk_queue.close()
-    process.join(20)
+    process.join(100)
     assert path.read_text() == "LearnerGone"
 
 

@@ -145,7 +145,6 @@ def test_a_negative_period_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_runs_without_films_import_none_of_what_films_need():
     # Lightning itself, through torchmetrics and torchvision, may bring a part of PIL.
     code = (

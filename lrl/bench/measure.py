@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from lrl.checkpoints.atomic_files import write_asked
 from lrl.checkpoints.stamp import processor_name
 from lrl.preflight.cores import available_cores
 
@@ -108,7 +109,7 @@ def write(
     content = {"machine": machine(), **(settings or {}), "measurements": measured}
     if remarks:
         content["remarks"] = [*remarks]
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    write_asked("--json", path, json.dumps(content, indent=2) + "\n")
 
 
 def _short(value: float) -> str:

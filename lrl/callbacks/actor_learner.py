@@ -86,6 +86,7 @@ class ActorLearnerCallback(CallbackGroup):
         self.diagnosis = RunDiagnosis()
         self.summary = RunSummary(self.best, self.throughput, self.diagnosis)
         self.requeue = SlurmRequeue()
+        self.claim = FolderClaim()
         parts = (
             SigtermWatch(),  # before what a second signal must not disturb
             self.guard,
@@ -105,7 +106,7 @@ class ActorLearnerCallback(CallbackGroup):
             RunFiles(self.best),  # a server may take its time
             RanksEnd(),
             _Beginning(eval_period_learner_steps or 1000),
-            FolderClaim(),  # until nothing more is written
+            self.claim,  # until nothing more is written
             SigintHold(),
         )
         super().__init__(parts)

@@ -11,7 +11,12 @@ from typing import Any
 import lightning as L
 import torch
 
-from lrl.callbacks.checkpoints import BestCheckpoint, checkpoint_folder, save_checkpoint
+from lrl.callbacks.checkpoints import (
+    BestCheckpoint,
+    checkpoint_folder,
+    is_trial,
+    save_checkpoint,
+)
 from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.checkpoints.files import SaveError, temporary_beside
 from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
@@ -64,7 +69,8 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
             return
         check_evaluation_schedule(trainer, self)
         self._replace(trainer, limit_val_batches=0)
-        self._candidate = temporary_beside(checkpoint_folder(trainer) / "candidate.ckpt")
+        candidate = temporary_beside(checkpoint_folder(trainer) / "candidate.ckpt")
+        self._candidate = None if is_trial(trainer) else candidate
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the evaluator, with what a resumed run may have left out."""
@@ -140,10 +146,10 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
 
     def _begin(self, trainer: L.Trainer) -> None:
         """Save the candidate and have it evaluated; all ranks call it."""
-        assert self._candidate is not None
         self._asked_step, self._asked_at = trainer.global_step, time.monotonic()
         try:
-            save_checkpoint(trainer, self._candidate)
+            if self._candidate is not None:
+                save_checkpoint(trainer, self._candidate)
         except SaveError as error:
             if trainer.is_global_zero:
                 _log.error("weights that may prove the best could not be kept: %s", error)
@@ -174,8 +180,8 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
             {name: torch.tensor(value) for name, value in metrics.items()}  # for the progress bar
         )
         log_metrics(trainer, metrics, self._asked_step)
-        assert self._candidate is not None
-        self.best.take(trainer, self._candidate, metrics)
+        if self._candidate is not None:
+            self.best.take(trainer, self._candidate, metrics)
         self._discard_candidate()  # it must not pass for the next, if that cannot be saved
 
     def _discard_candidate(self) -> None:

@@ -27,6 +27,7 @@ from lrl.checkpoints.files import (
     remove_leftovers,
     use_verified_io,
 )
+from lrl.checkpoints.runs import find_best
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of
 from lrl.learner.dqn import DQN
@@ -47,8 +48,7 @@ class _CheckpointInFolder(Checkpoint):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Find the folder of a run that trains."""
         use_verified_io(trainer)
-        is_trial = getattr(trainer, "fast_dev_run", 0)  # whose checkpoints would replace real ones
-        if stage == "fit" and not is_trial:
+        if stage == "fit" and not is_trial(trainer):
             self.folder = checkpoint_folder(trainer)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -77,6 +77,14 @@ class BestCheckpoint(_CheckpointInFolder):
         self.best_model_score = -math.inf
         self._compares, self._resumed = True, ""
 
+    @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Begin anew in a folder of its own."""
+        before = self.folder
+        super().setup(trainer, pl_module, stage)
+        if self.folder != before:
+            self.best_model_score, self.best_model_path = -math.inf, ""
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save, if this evaluation is better than all before."""
         if trainer.state.fn != "fit":
@@ -100,13 +108,11 @@ class BestCheckpoint(_CheckpointInFolder):
     def _update_score(self, trainer: L.Trainer, candidate: Path) -> None:
         """Write the score into a checkpoint from before it was known, for runs that go on there."""
         content = read_checkpoint(candidate)
-        for state in self._own_states(content):
-            state.update(self.state_dict())
+        own = self.state_dict()
+        for state in content["callbacks"].values():
+            if state.keys() == own.keys():
+                state.update(own)
         trainer.strategy.checkpoint_io.save_checkpoint(content, candidate)
-
-    def _own_states(self, content: dict[str, Any]) -> list[dict[str, Any]]:
-        own = self.state_dict().keys()
-        return [state for state in content["callbacks"].values() if state.keys() == own]
 
     def _score(self, metrics: Mapping[str, float | Tensor]) -> float:
         if self.monitor not in metrics:
@@ -141,37 +147,23 @@ class BestCheckpoint(_CheckpointInFolder):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the best score of the run that is resumed, if it is one to beat."""
-        if self._compares:
-            self._take_over(state_dict)
-            if self._resumed and self.best_model_path:
-                self._find_best()
+        if not self._compares:
+            return
+        self._take_over(state_dict)
+        if self._resumed and self.best_model_path:
+            try:
+                path, self.best_model_score = find_best(Path(self._resumed), state_dict)
+                self.best_model_path = str(path)
+            except CheckpointError as error:
+                _log.warning(
+                    "the best weights so far, of score %.6g, are lost, and the best from now on "
+                    "are kept (%s)", self.best_model_score, error,
+                )  # fmt: skip
+                self.best_model_score, self.best_model_path = -math.inf, ""
 
     def _take_over(self, state: dict[str, Any]) -> None:
         self.best_model_score = state["best_model_score"]
         self.best_model_path = state["best_model_path"]
-
-    def _find_best(self) -> None:
-        """Find the best weights, near the checkpoint that is resumed if their path is gone.
-
-        Their score may be above the one that was resumed: a run that was killed had evaluations
-        after its last checkpoint. Where they cannot be read, the next evaluation is the best.
-        """
-        path = Path(self.best_model_path)
-        if not path.is_file():
-            name = Path(self._resumed).parent.parent.parent  # NAME/version_K/checkpoints/last.ckpt
-            path = name.joinpath(*path.parts[-3:])
-        try:
-            states = self._own_states(read_checkpoint(path))
-        except CheckpointError as error:
-            _log.warning(
-                "the best weights so far, of score %.6g, are lost, and the best from now on are "
-                "kept (%s)", self.best_model_score, error,
-            )  # fmt: skip
-            self.best_model_score, self.best_model_path = -math.inf, ""
-            return
-        scores = [float(state["best_model_score"]) for state in states]
-        self.best_model_score = max([self.best_model_score, *scores])
-        self.best_model_path = str(path)
 
 
 @knows_old_names
@@ -213,6 +205,13 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
     @override
     def period(self) -> tuple[str, int]:
         return "actor_learner.save_period_learner_steps", self.period_learner_steps
+
+    @override
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Begin anew: another run may have been before."""
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            self.last_model_path, self._saved_step, self._failures = "", -1, 0
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -319,6 +318,11 @@ except ImportError:  # Windows has no locks of this kind
     fcntl = None
 
 
+def is_trial(trainer: L.Trainer) -> bool:
+    """Return whether a run only tries that it runs: its files would replace those of real ones."""
+    return bool(getattr(trainer, "fast_dev_run", 0))
+
+
 def checkpoint_folder(trainer: L.Trainer) -> Path:
     """Return the run's folder of checkpoints; all ranks must call it."""
     folder = str(trainer.log_dir or trainer.default_root_dir)
@@ -354,9 +358,16 @@ class FolderClaim(TornDownAlways):
         self._descriptor = -1
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Claim it, or refuse to train where each of two runs would replace the other's files."""
-        if stage != "fit":
-            return
+        """Claim it, unless that was done."""
+        if stage == "fit":
+            self.take(trainer)
+
+    def take(self, trainer: L.Trainer) -> None:
+        """Claim it, or refuse to train where each of two runs would replace the other's files.
+
+        Raises:
+            ConfigError: Another run has it.
+        """
         folder = checkpoint_folder(trainer).parent
         if fcntl is None or not trainer.is_global_zero or self._descriptor >= 0:
             return

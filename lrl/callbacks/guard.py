@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lrl.callbacks.checkpoints import is_trial
 from lrl.parts.device_copies import HostCopy
 from lrl.preflight.callbacks import GuardsLosses
 from lrl.types import AnyBatch
@@ -73,7 +74,8 @@ class NonFiniteGuard(L.Callback, GuardsLosses):
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks must ask
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks must ask
+        self.folder = None if is_trial(trainer) else folder
         self.rank = trainer.global_rank
         # A loss scaler (16-mixed) leaves them out by itself.
         scaler = getattr(trainer.precision_plugin, "scaler", None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import lightning as L
 from typing_extensions import override
 
-from lrl.callbacks.checkpoints import checkpoint_folder
+from lrl.callbacks.checkpoints import checkpoint_folder, is_trial
 from lrl.checkpoints.replay_saver import ReplaySaver
 from lrl.checkpoints.saved_replay import replay_folder
 from lrl.learner.datamodule import datamodule_of, dataset_of
@@ -33,7 +33,7 @@ class ReplayCheckpoint(L.Callback, SavesReplay):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Make room, and say if the checkpoint that is gone on from has no replay."""
-        if not self.enabled:
+        if not self.enabled or is_trial(trainer):
             return
         data, dataset = datamodule_of(trainer), dataset_of(trainer)
         folder = replay_folder(checkpoint_folder(trainer), trainer.global_rank)

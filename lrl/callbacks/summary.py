@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from lrl.actors.handle import ActorStatistics
-from lrl.callbacks.checkpoints import BestCheckpoint
+from lrl.callbacks.checkpoints import BestCheckpoint, is_trial
 from lrl.callbacks.metrics import Throughput
 from lrl.checkpoints.atomic_files import replace_file
 from lrl.diagnosis.verdict import RATIO, time_shares, verdict
@@ -60,7 +60,8 @@ class RunSummary(L.Callback, WritesFiles):
             self._started = time.monotonic()
             self._began = self._ended = None
             self.written = []
-            self._folder = Path(trainer.log_dir or trainer.default_root_dir)
+            folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks must ask
+            self._folder = None if is_trial(trainer) else folder
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note where a resumed run goes on."""

@@ -53,6 +53,21 @@ def check_place(option: str, path: Path) -> None:
         raise ConfigError(f"{option} {str(path)!r} is a folder: name a file in it")
 
 
+def write_asked(option: str, path: Path, text: str) -> None:
+    """Write a file that an option asked for, or to the device that it names.
+
+    Raises:
+        ConfigError: It cannot be written, for want of space perhaps.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text)
+        else:
+            replace_file(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise ConfigError(f"{option} {path} cannot be written: {error}") from error
+
+
 def sync_file(file: BinaryIO) -> None:
     """Wait until what was written to a file is on the disk."""
     file.flush()

@@ -106,10 +106,40 @@ def _handed_on(folders: Sequence[Path]) -> list[Path]:
             return []
         if last.is_file():
             with suppress(CheckpointError):
-                path = Path(best_state(read_checkpoint(last)).get("best_model_path", ""))
-                return [path] if path.is_file() else []
+                return [find_best(last, best_state(read_checkpoint(last)))[0]]
             return []
     return []
+
+
+def find_best(checkpoint: Path, state: Mapping[str, Any]) -> tuple[Path, float]:
+    """Return the best checkpoint that another one names, and its score.
+
+    Both may have been moved, and another run may be where they were: it is looked for beside the
+    one that names it, among the versions there, and where it was. It has the score that was named;
+    beside, where a run that was killed had evaluations after its last checkpoint, or a higher one.
+
+    Args:
+        checkpoint: What names it.
+        state: As `best_state` returned it.
+
+    Raises:
+        CheckpointError: None is there, or it cannot be read.
+    """
+    named, score = Path(state.get("best_model_path") or "best.ckpt"), state.get("best_model_score")
+    beside = checkpoint.parent / named.name
+    among = checkpoint.parents[2].joinpath(*named.parts[-3:])  # NAME/version_K/checkpoints/best
+    problem = f"checkpoint {named}: there is no such file"
+    for path in dict.fromkeys((beside, among, named)):
+        if path.is_file():
+            try:
+                found = best_state(read_checkpoint(path)).get("best_model_score", score)
+            except CheckpointError as error:
+                problem = str(error)
+                continue
+            if score is not None and (found == score or (path == beside and found > score)):
+                return path, float(found)
+            problem = f"{path} is of another run: its score is {found}, not {score}"
+    raise CheckpointError(problem)
 
 
 def _first_whole(files: Sequence[Path]) -> Path:

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import lightning as L
@@ -116,7 +117,8 @@ class Outcome(L.Callback):
     def _way_on(self) -> str:
         if not self.learned or self.log_dir is None or self.saved is None:
             return ""
-        command = f"lrl fit --config {self.log_dir}/config.yaml --ckpt_path {self.saved}"
+        config, saved = quote(f"{self.log_dir}/config.yaml"), quote(str(self.saved))
+        command = f"lrl fit --config {config} --ckpt_path {saved}"
         return f"go on with: {command}" if self.saved.is_file() else ""
 
     def report(self, error: BaseException) -> int:

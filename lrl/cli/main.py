@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeGuard
 
 import lightning as L
@@ -242,6 +243,8 @@ class LrlCLI(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)  # here, since a rank is too late for it
         check_ranks(trainer)
+        if is_fit and not settings["fast_dev_run"]:
+            callback_of(trainer).claim.take(trainer)  # loggers and files of settings come next
         if is_fit and given is not None:
             for logger in trainer.loggers:
                 first = trainer.loggers[0]  # has the run's folder, except in a trial run
@@ -299,20 +302,24 @@ class LrlCLI(LightningCLI):
             limit = f"max_steps {steps}" if is_at_end else "max_epochs, max_time or another limit"
             print(f"nothing to train: trainer.{limit} was reached already")
             return
-        print(f"next:\n  lrl test --config {folder}/config.yaml --ckpt_path {path}")
-        if any(isinstance(logger, TensorBoardLogger) for logger in self.trainer.loggers):
-            print(f"  tensorboard --logdir {folder}")
+        config = quote(f"{folder}/config.yaml")
+        print(f"next:\n  lrl test --config {config} --ckpt_path {quote(str(path))}")
+        for logger in self.trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                print(f"  tensorboard --logdir {quote(logger.log_dir)}")
 
     def after_validate(self) -> None:
         """Print the evaluation."""
-        self._print_evaluation()
+        self._print_evaluation("limit_val_batches")
 
     def after_test(self) -> None:
         """Print the evaluation."""
-        self._print_evaluation()
+        self._print_evaluation("limit_test_batches")
 
-    def _print_evaluation(self) -> None:
+    def _print_evaluation(self, limit: str) -> None:
         if self.trainer.is_global_zero:
+            if not hasattr(self.model, "evaluated"):
+                raise ConfigError(f"trainer.{limit} is 0, so that nothing is played: leave it out")
             checkpoint = self._checkpoint or "none, untrained weights"
             print(describe(checkpoint, self.datamodule.stamp(), self.model.evaluated))
 

@@ -83,6 +83,8 @@ def _write(folder: Path, ckpt_path: str, address: str, film: str | None, score: 
         copies["scores.json"] = Path(score)
         files["scores.json"] = "statistics of `lrl evaluate`"
     if film is not None:
+        if not Path(film).is_file():
+            raise ConfigError(f"film {film!r}: there is no such file")
         name = f"replay{Path(film).suffix}"
         copies[name], files[name] = Path(film), "a film of `lrl play`"
     card = model_card(found, address, known, files)

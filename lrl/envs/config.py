@@ -21,6 +21,9 @@ _OF_GYMNASIUM = ("kwargs", "wrappers", "frame_stack", "max_episode_steps", "acti
 """Settings that other kinds than Gymnasium's need not read."""
 
 
+_NORMALIZERS = (".NormalizeObservation", ".NormalizeReward")
+
+
 @dataclass(frozen=True)
 class WrapperConfig:
     """One `gymnasium.Wrapper` around each single environment.
@@ -37,6 +40,12 @@ class WrapperConfig:
         check_types(self, "env.wrappers")
         allowed = "a full import path such as 'gymnasium.wrappers.ClipReward'"
         require("." in self.path, "wrappers.path", self.path, allowed)
+        if self.path.startswith("gymnasium.") and self.path.endswith(_NORMALIZERS):
+            raise ConfigError(
+                f"env.wrappers has {self.path}, whose statistics are of one environment and in no "
+                "checkpoint: evaluation and resumed runs would have others. Scale by constants, "
+                "observations with gymnasium.wrappers.RescaleObservation"
+            )
 
 
 @dataclass(frozen=True)

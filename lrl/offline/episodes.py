@@ -59,6 +59,8 @@ def rows_of(episode: RecordedEpisode, spec: EnvSpec) -> Rows:
     mask = episode.action_mask
     if mask is not None:
         mask = np.concatenate((np.ones((prefix, mask.shape[1]), np.bool_), mask))
+        for branch in spec.action.split(mask[-1:]):
+            branch |= ~branch.any()  # no action is chosen in a final observation
     frames = spec.frame_columns()
     observations = dict(zip(frames, _leaves(episode.observation, spec), strict=True))
     kind = np.full(count, RowKind.STEP, np.uint8)

@@ -32,6 +32,7 @@ from lrl.preflight.settings import (
 from lrl.preflight.trainer import (
     check_captured,
     check_clipping,
+    check_scheduler,
     check_trainer,
     check_updates_per_step,
 )
@@ -121,6 +122,7 @@ def check_run(
     takes_weights = data is None or data.takes_weights
     check_updates_per_step(settings.get("updates_per_step", 1), trainer, takes_weights)
     check_clipping(settings.get("gradient_clip_norm"), trainer)
+    check_scheduler(settings.get("lr_scheduler"))
     if settings.get("updater") == "captured":
         check_captured(trainer)
     elif settings.get("updater") == "compiled":

@@ -12,6 +12,7 @@ import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from lrl.preflight.callbacks import (
     Evaluates,
@@ -59,6 +60,7 @@ def check_trainer(trainer: L.Trainer, has_experience: bool = True) -> None:
             f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, but must be at "
             "least 1, which updates the network with every batch"
         )
+    _check_whole_steps(trainer)
     period: int = getattr(trainer, "log_every_n_steps", 0)
     overfit: float = getattr(trainer, "overfit_batches", 0)
     if period < 0:
@@ -69,6 +71,24 @@ def check_trainer(trainer: L.Trainer, has_experience: bool = True) -> None:
         raise ConfigError(
             f"trainer.overfit_batches is {overfit}, but batches of a replay never come again: set "
             "it to 0"
+        )
+
+
+def _check_whole_steps(trainer: L.Trainer) -> None:
+    """Check that each learner step takes as many batches: evaluations and saves count by them."""
+    batches, limit = trainer.accumulate_grad_batches, trainer.limit_train_batches
+    callbacks: list[L.Callback] = getattr(trainer, "callbacks", [])
+    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+        raise ConfigError(
+            "trainer.callbacks holds a GradientAccumulationScheduler, but periods are counted by "
+            "batches of which each learner step takes as many: set trainer.accumulate_grad_batches"
+        )
+    is_trial = getattr(trainer, "fast_dev_run", 0)
+    if isinstance(limit, int) and limit % batches and not is_trial:
+        raise ConfigError(
+            f"trainer.limit_train_batches is {limit}, but a learner step takes {batches} batches "
+            f"(trainer.accumulate_grad_batches), and the last of an epoch would take fewer: set it "
+            f"to {-(-limit // batches) * batches}, for example"
         )
 
 
@@ -90,6 +110,22 @@ def check_clipping(norm: float | None, trainer: L.Trainer) -> None:
         raise ConfigError(
             f"model.gradient_clip_norm is {norm} and trainer.gradient_clip_val "
             f"{trainer.gradient_clip_val}: leave one of them out"
+        )
+
+
+def check_scheduler(scheduler: Mapping[str, Any] | None) -> None:
+    """Check that a learning rate scheduler can be stepped with every learner step.
+
+    Args:
+        scheduler: `model.lr_scheduler`, with its `class_path`.
+
+    Raises:
+        ConfigError: It waits for a metric.
+    """
+    if scheduler is not None and str(scheduler["class_path"]).endswith(".ReduceLROnPlateau"):
+        raise ConfigError(
+            "model.lr_scheduler is ReduceLROnPlateau, which waits for a metric, but is stepped "
+            "with every learner step: take one that counts steps, such as LinearLR"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lrl.checkpoints.atomic_files import check_place
+from lrl.checkpoints.atomic_files import check_place, write_asked
 from lrl.checkpoints.files import read_checkpoint, reason
 from lrl.checkpoints.runs import best_state, dataset_state, missing_replay, saved_replay_of
 from lrl.checkpoints.saved_replay import (
@@ -52,7 +52,8 @@ def inspect(ckpt_path: str, json: Path | None = None) -> None:
     found = contents(ckpt_path)
     print(text(found))
     if json is not None:
-        json.write_text(json_format.dumps(found, indent=2, default=str) + "\n")
+        content = json_format.dumps(found, indent=2, default=str) + "\n"
+        write_asked("--json", json, content)
 
 
 def contents(path: str | Path) -> dict[str, Any]:
@@ -155,6 +156,9 @@ def _optimizer_now(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _replay(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return whether a run goes on exactly, why, and how many bytes the saved replay has."""
+    if not content.get("optimizer_states"):
+        why = "it holds weights without the state of their optimizer: no run can go on from it"
+        return {"exactly": False, "at_once": False, "why": why, "bytes": 0}
     if not saved_replay_of(content):
         why = (
             "it names no saved replay (actor_learner.checkpoint_replay was false, or it is no "

@@ -124,7 +124,7 @@ def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(runs: Sequence[Run]) -> str:
-    names = list(dict.fromkeys(run.folder.parent.name for run in runs))
+    names = list(dict.fromkeys(run.folder.resolve().parent.name for run in runs))
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 

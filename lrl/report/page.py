@@ -25,7 +25,7 @@ from lrl.report.figures import (
 )
 from lrl.report.groups import Group, group_runs
 from lrl.report.results import Choice, Result, check_protocols, read_results, results_of
-from lrl.report.runs import EVALUATION, TRAINING, read_runs
+from lrl.report.runs import EVALUATION, TRAINING, named, read_runs
 from lrl.report.tables import (
     best_groups,
     configuration,
@@ -154,7 +154,7 @@ def build(
 
 def _unscored(folders: Sequence[Path]) -> list[str]:
     """Return a sentence on the versions that have no score, if there are any."""
-    names = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in folders)
+    names = ", ".join(map(named, folders))
     return [f"Left out, since never evaluated: {names}."] if folders else []
 
 

@@ -76,7 +76,7 @@ class Run:
     @property
     def name(self) -> str:
         """The run's name and version, as in `pong/version_0`."""
-        return f"{self.folder.parent.name}/{self.folder.name}"
+        return named(self.folder)
 
     @property
     def task(self) -> str:
@@ -187,6 +187,12 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
             "(actor_learner.eval_period_learner_steps)"
         )
     return runs, early
+
+
+def named(folder: Path) -> str:
+    """Return a run's name and version; the folder may be the one we are in."""
+    folder = folder.resolve()
+    return f"{folder.parent.name}/{folder.name}"
 
 
 def _part(folder: Path, is_asked: bool) -> Run | None:

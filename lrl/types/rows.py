@@ -110,6 +110,15 @@ class Rows:
             is_float = np.issubdtype(column.dtype, np.floating)
             if is_float and not np.isfinite(column.astype(np.float64)).all():
                 raise ValueError(f"{name} holds NaN or infinite numbers")
+        is_seen = (self.kind == RowKind.STEP) | (self.kind == RowKind.BOUNDARY)
+        for mask in spec.action.split(self.action_mask if spec.action.masks else None):
+            allows = True if mask is None else mask.any(axis=1) | ~is_seen
+            if not np.all(allows):
+                row = int(np.argmin(allows))
+                raise ValueError(
+                    f"action_mask of row {row}, a {RowKind(self.kind[row]).name}, allows nothing: "
+                    "where no action is chosen, let it allow all"
+                )
         for name, column in spec.frame_columns().items():
             if column.categories and not column.holds(self.columns()[name]):
                 raise ValueError(f"{name} holds a category that does not exist")

@@ -118,7 +118,7 @@ def test_a_best_from_after_the_checkpoint_that_is_resumed_stays_the_best(tmp_pat
     assert best_score(load(second.checkpoint("best"))) == 10.0
 
 
-def test_the_best_of_a_run_that_was_moved_is_found(tmp_path, scores):
+def test_the_best_of_a_run_that_was_moved_is_found_though_another_is_there_now(tmp_path, scores):
     scores(5.0)
     first = make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
     (tmp_path / "first").rename(tmp_path / "moved")
@@ -126,11 +126,27 @@ def test_the_best_of_a_run_that_was_moved_is_found(tmp_path, scores):
         tmp_path / "moved" / first.checkpoint(name).relative_to(tmp_path / "first")
         for name in ("last", "best")
     )
+    scores(9.0)
+    make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
     scores(1.0)
     second = make_run(tmp_path / "second", ActorLearnerCallback(5, 2, 0), max_steps=4)
     second.fit(last)
     assert second.callback.best_model_path == str(best)
     assert second.callback.best_model_score == 5.0
+
+
+def test_a_callback_that_is_used_again_begins_anew(tmp_path, scores):
+    callback = ActorLearnerCallback(5, 2, 0)
+    scores(5.0)
+    make_run(tmp_path / "first", callback, max_steps=2).fit()
+    scores(3.0)
+    second = make_run(tmp_path / "second", callback, max_steps=2).fit()
+    assert (callback.best_model_score, callback.last.last_model_path) == (
+        3.0,
+        str(second.checkpoint("last")),
+    )
+    assert callback.best_model_path == str(second.checkpoint("best"))
+    assert second.checkpoint("last").is_file()
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,13 @@ def test_the_best_of_a_run_that_went_on_is_that_of_where_it_began(tmp_path: Path
     assert resolve_checkpoint("best", tmp_path, "run") == str(began)
     (warning,) = caplog.messages
     assert f"version_13 has none, {began} is taken" in warning
+    moved = tmp_path / "moved/run"
+    shutil.copytree(tmp_path / "run", moved)
+    other = {"best_model_path": str(began), "best_model_score": 3.0}  # of a run that is there now
+    write_checkpoint({**content, "callbacks": {"lrl's": other}}, began)
+    found = resolve_checkpoint("best", tmp_path / "moved", "run")
+    assert found == str(moved / "version_3/checkpoints/best.ckpt")
+    assert resolve_checkpoint("best", tmp_path, "run") == str(folder / "best.ckpt")
     write_checkpoint(content, went_on / "best.ckpt")
     assert resolve_checkpoint("best", tmp_path, "run") == str(went_on / "best.ckpt")
     for name in STEPS:

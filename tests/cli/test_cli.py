@@ -120,6 +120,14 @@ def test_going_on_from_a_run_that_is_done_says_so_and_leaves_nothing(command, fi
     assert not (fitted.folder.parent / "version_1").exists()
 
 
+def test_an_evaluation_of_nothing_is_refused(command, fitted):
+    config = str(fitted.folder / "config.yaml")
+    nothing = ("--trainer.limit_test_batches", "0")
+    code, _, err = command("test", "--config", config, "--ckpt_path", "best", *nothing)
+    assert code == 2
+    assert "trainer.limit_test_batches is 0, so that nothing is played: leave it out" in err
+
+
 @pytest.mark.parametrize(("subcommand", "episodes"), [("validate", 3), ("test", 6)])
 def test_best_is_evaluated_from_the_configuration_of_its_run(command, fitted, subcommand, episodes):
     files = {path: path.read_bytes() for path in fitted.folder.rglob("*") if path.is_file()}

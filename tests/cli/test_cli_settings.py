@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -294,12 +296,14 @@ def test_tensorboard_is_named_where_it_has_something_to_show(
     tmp_path, monkeypatch, capsys, logger, is_named
 ):
     project = Project(tmp_path)
-    chosen = {"class_path": f"lightning.pytorch.loggers.{logger}", "init_args": {"save_dir": "x"}}
+    place = {"save_dir": "a place"}
+    chosen = {"class_path": f"lightning.pytorch.loggers.{logger}", "init_args": place}
     (project.folder / "logger.yaml").write_text(yaml.safe_dump({"trainer": {"logger": chosen}}))
     given = ["--config", "logger.yaml", "--data.actors.num_actors=0", "--trainer.max_steps=2"]
     code, out, err = project.call(monkeypatch, capsys, "fit", "--config", "base.yaml", *given)
     assert code in (None, 0), err
-    assert ("next:\n  lrl test" in out, "tensorboard --logdir" in out) == (True, is_named)
+    assert "next:\n  lrl test --config 'a place/" in out
+    assert ("tensorboard --logdir 'a place/" in out) == is_named
 
 
 def test_a_second_callback_is_refused(command, project):
@@ -411,11 +415,33 @@ def test_a_run_that_makes_no_step_says_so_and_names_no_checkpoint(command, proje
     "logger", [(), ("--trainer.logger=lightning.pytorch.loggers.logger.DummyLogger",)]
 )
 def test_a_run_without_loggers_names_no_folder_and_makes_none(command, project, logger):
+    (project.folder / "summary.json").write_text("of another run")
     arguments = ("--name", "fast", "--trainer.fast_dev_run", "true", *logger)
-    code, out, _ = command("fit", "--config", "base.yaml", *arguments)
+    saves = ("--actor_learner.checkpoint_replay", "true")
+    code, out, _ = command("fit", "--config", "base.yaml", *arguments, *saves)
     assert code == 0
     assert "checkpoint: none, since trainer.fast_dev_run" in out
     assert not list(project.folder.rglob("*.ckpt"))
     assert "None" not in out
     assert "next:" not in out
     assert not list(project.folder.glob("runs/fast/*"))
+    assert not (project.folder / "checkpoints").exists()
+    assert (project.folder / "summary.json").read_text() == "of another run"
+
+
+def test_a_folder_is_claimed_before_loggers_and_settings_are_written_there(
+    tmp_path, monkeypatch, capsys
+):
+    project = Project(tmp_path)
+    place = f"--trainer.default_root_dir={tmp_path / 'mine'}"
+    arguments = ("fit", "--config", "base.yaml", "--trainer.logger=false", place)
+    code, _, err = project.call(monkeypatch, capsys, *arguments)
+    assert code in (0, None), err
+    before = (tmp_path / "mine" / "config.yaml").read_bytes()
+    descriptor = os.open(tmp_path / "mine", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    code, _, err = project.call(monkeypatch, capsys, *arguments, "--data.replay.gamma=0.5")
+    os.close(descriptor)
+    assert code == 2
+    assert "another run trains in" in err
+    assert (tmp_path / "mine" / "config.yaml").read_bytes() == before

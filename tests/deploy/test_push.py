@@ -141,6 +141,12 @@ def test_what_is_damaged_on_the_way_is_not_loaded(checkpoint, hub):
         load_policy("hub:me/identity")
 
 
+def test_a_film_that_is_not_there_is_named_and_nothing_is_written(checkpoint, tmp_path):
+    with pytest.raises(ConfigError, match=r"film 'missing\.mp4': there is no such file"):
+        push(str(checkpoint), "me/identity", film="missing.mp4", output=str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_card_states_what_the_checkpoint_knows(checkpoint, tmp_path):
     film, folder = tmp_path / "game.mp4", tmp_path / "out"
     film.write_bytes(b"film")

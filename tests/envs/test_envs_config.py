@@ -169,6 +169,12 @@ def test_a_wrapper_needs_a_module():
         WrapperConfig("ClipReward")
 
 
+@pytest.mark.parametrize("name", ["NormalizeObservation", "NormalizeReward"])
+def test_wrappers_whose_statistics_no_checkpoint_holds_are_refused(name):
+    with pytest.raises(ConfigError, match=f"{name}, whose statistics are of one environment"):
+        WrapperConfig(f"gymnasium.wrappers.{name}")
+
+
 def test_settings_survive_pickling():
     config = EnvConfig("lrl/Catch-v0", {"rows": 6}, [WrapperConfig("a.B", {"c": 1})], frame_stack=2)
     assert pickle.loads(pickle.dumps(config)) == config

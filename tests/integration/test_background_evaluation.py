@@ -13,7 +13,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.training_runs import AfterEachStep, Run, make_run, quiet, small_data
+from helpers.training_runs import AfterEachStep, Run, make_run, quiet, small_agent, small_data
 from lightning.pytorch.callbacks import EarlyStopping
 
 from lrl import ActorConfig, ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig
@@ -106,6 +106,18 @@ def test_a_resumed_run_plays_the_evaluation_that_was_lost(tmp_path: Path, caplog
     assert list(evaluations(resumed)) == [20, 30, 40]
     assert resumed.checkpoint("best").is_file()
     assert "not kept" not in caplog.text
+
+
+def test_a_trial_run_plays_and_keeps_nothing(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    callback, data = ActorLearnerCallback(evaluation="background"), small_data()
+    callback.evaluation.period_learner_steps = 2
+    trainer = L.Trainer(
+        fast_dev_run=4, accelerator="cpu", callbacks=[callback], enable_progress_bar=False
+    )
+    trainer.fit(small_agent(), datamodule=data)
+    assert "eval/return_mean" in trainer.callback_metrics
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_callback_can_be_used_again_after_an_exception(tmp_path: Path):

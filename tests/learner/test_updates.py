@@ -49,6 +49,7 @@ from lrl.networks import (
 )
 from lrl.preflight.trainer import check_updates_per_step
 from lrl.replay import PrioritizedSampler
+from lrl.report.contents import contents
 from lrl.types import Batch, ConfigError, EnvSpec
 
 pytestmark = quiet
@@ -222,6 +223,35 @@ def test_a_run_learns_evaluates_and_keeps_its_ratio(tmp_path):
     other = make_run(tmp_path, ActorLearnerCallback(8, 16, 16), max_steps=48, log_every_n_steps=8)
     with pytest.raises(ConfigError, match=r"updates_per_step is 1, but .* run had 4"):
         other.fit(run.checkpoint("last"))
+
+
+def test_a_run_goes_on_with_as_many_batches_for_each_learner_step(tmp_path):
+    """Evaluations, and the saves that wait for them, are counted by batches."""
+    first = make_run(tmp_path, ActorLearnerCallback(5, 4, 4), max_steps=8)
+    first.trainer.accumulate_grad_batches = 2
+    first.fit()
+    other = make_run(tmp_path, ActorLearnerCallback(5, 4, 4), max_steps=16)
+    with pytest.raises(ConfigError, match=r"accumulate_grad_batches is 1, but .* run had 2"):
+        other.fit(first.checkpoint("last"))
+    again = make_run(tmp_path, ActorLearnerCallback(5, 4, 4), max_steps=16)
+    again.trainer.accumulate_grad_batches = 2
+    again.fit(first.checkpoint("last"))
+    assert [int(row["step"]) for row in again.metrics() if "eval/return_mean" in row] == [12, 16]
+
+
+def test_weights_alone_are_not_gone_on_with(tmp_path):
+    first = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), max_steps=2).fit()
+    first.trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
+    again = make_run(tmp_path, ActorLearnerCallback(5, 0, 0), max_steps=4)
+    with pytest.raises(ConfigError, match="holds weights without the state of their optimizer"):
+        again.fit(tmp_path / "weights.ckpt")
+    assert "no run can go on from it" in contents(tmp_path / "weights.ckpt")["going_on"]["why"]
+
+
+def test_a_scheduler_that_waits_for_a_metric_is_refused(tmp_path):
+    module = small_agent(lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
+    with pytest.raises(ConfigError, match="is ReduceLROnPlateau, which waits for a metric"):
+        make_run(tmp_path, module=module).fit()
 
 
 def test_priorities_of_all_updates_reach_the_sampler(tmp_path, monkeypatch):

@@ -130,6 +130,23 @@ def test_frames_of_a_stack_must_follow_each_other():
     assert rows.kind.tolist() == [RowKind.PREFIX, RowKind.STEP, RowKind.STEP, RowKind.BOUNDARY]
 
 
+def test_a_final_mask_that_allows_nothing_allows_all():
+    """As board games have them; a loss over no action would be NaN."""
+    spec = EnvSpec({"": Column("float32", (1,))}, ActionSpec((2, 3), masks=True))
+    mask = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 1, 0]], np.bool_)
+    ends = np.ones(1, np.bool_)
+    frames, action = np.zeros((2, 1), np.float32), np.zeros((1, 2), np.int32)
+    made = RecordedEpisode(frames, action, np.ones(1, np.float32), ends, ~ends, mask)
+    rows = rows_of(made, spec)
+    assert rows.action_mask is not None
+    assert rows.action_mask.astype(int).tolist() == [[1, 0, 1, 1, 0], [1, 1, 0, 1, 0]]
+    assert not mask[1, :2].any()  # the dataset's own
+    rows.check(spec)
+    rows.action_mask[0, 2:] = False
+    with pytest.raises(ValueError, match="action_mask of row 0, a STEP, allows nothing"):
+        rows.check(spec)
+
+
 def test_leaves_masks_and_branches_come_back():
     columns = {"a": Column("float32", (2,)), "b": Column("int8", (), categories=(3,))}
     spec = EnvSpec(columns, ActionSpec((2, 3), masks=True))

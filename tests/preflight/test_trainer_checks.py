@@ -6,6 +6,7 @@ import lightning as L
 import pytest
 from helpers.training_runs import make_run, quiet, small_agent, small_data
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.strategies import DDPStrategy
 
 from lrl import ActorConfig
@@ -22,6 +23,14 @@ WRONG = [
     ({"precision": "bf16-true"}, "precision is bf16-true, but weights .* set it to 32-true"),
     ({"precision": "64-true"}, "precision is 64-true, but weights .* set it to 32-true"),
     ({"log_every_n_steps": -1}, "log_every_n_steps is -1, but must be at least 0"),
+    (
+        {"accumulate_grad_batches": 3, "limit_train_batches": 10},
+        "limit_train_batches is 10, but a learner step takes 3 batches .* set it to 12",
+    ),
+    (
+        {"callbacks": [GradientAccumulationScheduler({0: 1, 4: 2})]},
+        "callbacks holds a GradientAccumulationScheduler",
+    ),
     ({"overfit_batches": 1}, "overfit_batches is 1, but batches of a replay never come again"),
 ]
 SETTINGS = {
@@ -57,6 +66,8 @@ def test_data_of_another_making_may_be_few():
         {},
         {"gradient_clip_val": 0},
         {"gradient_clip_val": 10.0, "accumulate_grad_batches": 2},
+        {"accumulate_grad_batches": 3, "limit_train_batches": 12},
+        {"accumulate_grad_batches": 3, "fast_dev_run": 10},
         {"precision": "bf16-mixed", "log_every_n_steps": 0},
     ],
 )

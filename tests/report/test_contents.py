@@ -65,6 +65,9 @@ def test_the_command_tells_it_and_writes_it(tmp_path, checkpoint, monkeypatch, c
     code, _, err = call("--ckpt_path", "last", "--json", "nowhere/found.json")
     assert (code, err.count("\n")) == (2, 1)
     assert "--json nowhere/found.json: there is no folder nowhere" in err
+    code, _, err = call("--ckpt_path", "last", "--json", "/dev/full")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--json /dev/full cannot be written: [Errno 28] No space left" in err
     code, _, err = call("--ckpt_path", "base.yaml")
     assert (code, err.count("\n")) == (2, 1)
     assert "checkpoint base.yaml is damaged, or no checkpoint" in err
@@ -84,6 +87,8 @@ def test_a_saved_replay_is_looked_for(with_replay):
     assert contents(with_replay)["going_on"]["exactly"]
     two = {**manifest.settings, "ranks": 2}
     manifest_file.write_bytes(replace(manifest, tree=episodes, settings=two).to_bytes())
+    assert "was not written to its end" in contents(with_replay)["going_on"]["why"]
+    shutil.copytree(folder, folder.with_name("rank-1"))
     assert "2 ranks" in contents(with_replay)["going_on"]["why"]
 
 

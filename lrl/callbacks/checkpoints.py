@@ -27,7 +27,7 @@ from lrl.checkpoints.files import (
     remove_leftovers,
     use_verified_io,
 )
-from lrl.checkpoints.runs import find_best
+from lrl.checkpoints.runs import best_state, find_best
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of
 from lrl.learner.dqn import DQN
@@ -38,6 +38,7 @@ from lrl.types import ConfigError
 
 DEFAULT_MONITOR = "eval/return_mean"
 _log = logging.getLogger(__name__)
+_ANYWHERE = ("", -math.inf)  # not looked for: it is where the state says
 
 
 class _CheckpointInFolder(Checkpoint):
@@ -48,8 +49,8 @@ class _CheckpointInFolder(Checkpoint):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Find the folder of a run that trains."""
         use_verified_io(trainer)
-        if stage == "fit" and not is_trial(trainer):
-            self.folder = checkpoint_folder(trainer)
+        if stage == "fit":
+            self.folder = None if is_trial(trainer) else checkpoint_folder(trainer)
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Clear away what a killed run left there; by now `FolderClaim` says whose it is."""
@@ -75,7 +76,8 @@ class BestCheckpoint(_CheckpointInFolder):
         self.monitor = monitor
         self.best_model_path = ""
         self.best_model_score = -math.inf
-        self._compares, self._resumed = True, ""
+        self._compares = True
+        self._found: tuple[Path | str, float] | None = _ANYWHERE
 
     @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -141,25 +143,34 @@ class BestCheckpoint(_CheckpointInFolder):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Note whether the scores of the run that is resumed compare with this one's."""
+        """Look for the best of the run that is resumed, if its scores compare with this one's."""
         self._compares = not (isinstance(pl_module, DQN) and pl_module.measured_otherwise)
-        self._resumed = str(trainer.ckpt_path or "")
+        self._found = _ANYWHERE
+        if trainer.state.fn != "fit" or not self._compares or not trainer.is_global_zero:
+            return
+        named, self._found = best_state(checkpoint), None
+        try:
+            self._found = find_best(Path(str(trainer.ckpt_path)), checkpoint)
+        except CheckpointError as error:
+            _log.debug("%s", error)
+        if self._found is None and named.get("best_model_path"):
+            _log.warning(
+                "the best weights so far, of score %.6g, are gone or damaged: %s. The best from "
+                "now on are kept", named["best_model_score"], named["best_model_path"],
+            )  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the best score of the run that is resumed, if it is one to beat."""
         if not self._compares:
             return
         self._take_over(state_dict)
-        if self._resumed and self.best_model_path:
-            try:
-                path, self.best_model_score = find_best(Path(self._resumed), state_dict)
-                self.best_model_path = str(path)
-            except CheckpointError as error:
-                _log.warning(
-                    "the best weights so far, of score %.6g, are lost, and the best from now on "
-                    "are kept (%s)", self.best_model_score, error,
-                )  # fmt: skip
-                self.best_model_score, self.best_model_path = -math.inf, ""
+        if self._found is not _ANYWHERE:
+            path, self.best_model_score = self._found or ("", -math.inf)
+            self.best_model_path = str(path)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Have all ranks compare with the score that the first one has found."""
+        self._take_over(trainer.strategy.broadcast(self.state_dict()))
 
     def _take_over(self, state: dict[str, Any]) -> None:
         self.best_model_score = state["best_model_score"]

@@ -54,6 +54,25 @@ class PeriodicEvaluation(TornDownAlways, Evaluates):
             if callback.monitor.startswith("eval/"):
                 callback._check_on_train_epoch_end = False
 
+    @override
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Check that a run goes on with as many batches for each learner step as it had."""
+        loops = checkpoint.get("loops", {}).get("fit_loop", {})
+        progress = loops.get("epoch_loop.batch_progress", {}).get("total", {})
+        batches, steps = progress.get("processed", 0), checkpoint["global_step"]
+        here = trainer.accumulate_grad_batches
+        counts = self.period_learner_steps > 0 and pl_module.automatic_optimization
+        if trainer.state.fn != "fit" or not (counts and batches and steps):
+            return
+        if not here * steps <= batches < here * (steps + 1):  # it may have been interrupted
+            there = batches // steps
+            raise ConfigError(
+                f"trainer.accumulate_grad_batches is {here}, but the checkpoint's run had {there}, "
+                f"by which its evaluations are counted: set it to {there}"
+            )
+
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Give the Trainer its own schedule back."""
         for name, value in self._replaced.items():

@@ -130,23 +130,26 @@ class RunSummary(L.Callback, WritesFiles):
     def write(self, trainer: L.Trainer, outcome: str, reports: Sequence[dict[str, Any]]) -> None:
         """Write the file and the table, if training ever began, from what each rank did."""
         reports = [report for report in reports if report]
-        if self._folder is None or not reports:
+        if not reports:
             return
         summary = {"outcome": outcome, **self._figures(trainer, reports)}
-        text = json.dumps(summary, indent=2, default=str)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._folder / "summary.json"
-            replace_file(path, lambda file: file.write(f"{text}\n".encode()))
-            self.written = [path]
-        except OSError as error:  # a full disk must not keep the run from ending as it should
-            _log.error("summary.json could not be written: %s", error)
+        if self._folder is not None:
+            self._save(self._folder / "summary.json", summary)
         table = actor_table([_actors(report) for report in reports])
         if table and len(reports) < trainer.world_size:
             table = f"rank 0 of {trainer.world_size}, its actors and its time:\n{table}"
         found = [f"diagnosis, {each['name']}: {each['sentence']}" for each in summary["findings"]]
         lines = [table, totals(summary), self.verdict, *found]
         rank_zero_info("\n".join(line for line in lines if line))
+
+    def _save(self, path: Path, summary: Mapping[str, Any]) -> None:
+        text = json.dumps(summary, indent=2, default=str)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, lambda file: file.write(f"{text}\n".encode()))
+            self.written = [path]
+        except OSError as error:  # a full disk must not keep the run from ending as it should
+            _log.error("summary.json could not be written: %s", error)
 
     def _figures(self, trainer: L.Trainer, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return what the run did, and judge what held it back."""

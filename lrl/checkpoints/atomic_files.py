@@ -60,7 +60,7 @@ def write_asked(option: str, path: Path, text: str) -> None:
         ConfigError: It cannot be written, for want of space perhaps.
     """
     try:
-        if path.exists() and not path.is_file():
+        if path.is_symlink() or (path.exists() and not path.is_file()):
             path.write_text(text)
         else:
             replace_file(path, lambda file: file.write(text.encode()))

@@ -38,8 +38,6 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
             "cannot go on from it: take one that was saved as a whole, such as last.ckpt"
         )
     _check_updates(saved, own)
-    if own.get("updates_per_step", 1) == 1 and own.get("updater") != "captured":
-        _check_accumulation(checkpoint, trainer)
     _compare_seeds(stamp, getattr(trainer, "datamodule", None))
     if "optimizer" in saved:
         there, here = saved["optimizer"]["class_path"], own["optimizer"]["class_path"]
@@ -65,18 +63,6 @@ def _check_updates(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"model.updates_per_step is {here}, but the checkpoint's run had {there}, with which "
             f"its counts of steps go: set it to {there}"
-        )
-
-
-def _check_accumulation(checkpoint: Mapping[str, Any], trainer: L.Trainer) -> None:
-    """Evaluations are due by batches, of which all learner steps of a run take as many."""
-    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]
-    batches, steps = progress["ready"], checkpoint["global_step"]
-    here = trainer.accumulate_grad_batches
-    if steps and not here * steps <= batches <= here * (steps + 1):  # it may have been interrupted
-        raise ConfigError(
-            f"trainer.accumulate_grad_batches is {here}, but the checkpoint's run had "
-            f"{batches // steps}, with which its counts of steps go: set it to {batches // steps}"
         )
 
 

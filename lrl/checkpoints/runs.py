@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from lrl.checkpoints.saved_replay import (
     read_manifest,
     replay_folder,
 )
+from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -105,41 +107,62 @@ def _handed_on(folders: Sequence[Path]) -> list[Path]:
         if best.is_file():
             return []
         if last.is_file():
+            content: Mapping[str, Any] = {}
             with suppress(CheckpointError):
-                return [find_best(last, best_state(read_checkpoint(last)))[0]]
-            return []
+                content = read_checkpoint(last)
+            found = find_best(last, content) if best_state(content) else None
+            return [found[0]] if found else []
     return []
 
 
-def find_best(checkpoint: Path, state: Mapping[str, Any]) -> tuple[Path, float]:
-    """Return the best checkpoint that another one names, and its score.
+def find_best(checkpoint: Path, content: Mapping[str, Any]) -> tuple[Path, float] | None:
+    """Return the best checkpoint that another one names, and its score; None if it is gone.
 
-    Both may have been moved, and another run may be where they were: it is looked for beside the
-    one that names it, among the versions there, and where it was. It has the score that was named;
-    beside, where a run that was killed had evaluations after its last checkpoint, or a higher one.
+    Both may have been moved, and another run may lie where they were: it is looked for beside the
+    one that names it, among the versions there, and where it was, and has the score that was named.
+    One of the same run, beside, may have a higher score: a run that was killed had evaluations
+    after its last checkpoint.
 
     Args:
         checkpoint: What names it.
-        state: As `best_state` returned it.
+        content: What is in it.
 
     Raises:
-        CheckpointError: None is there, or it cannot be read.
+        CheckpointError: It is there, but cannot be read.
     """
-    named, score = Path(state.get("best_model_path") or "best.ckpt"), state.get("best_model_score")
+    state = best_state(content)
+    named, score = Path(state.get("best_model_path") or "best.ckpt"), _score_of(content)
     beside = checkpoint.parent / named.name
-    among = checkpoint.parents[2].joinpath(*named.parts[-3:])  # NAME/version_K/checkpoints/best
-    problem = f"checkpoint {named}: there is no such file"
+    among = checkpoint.parent.parent.parent.joinpath(*named.parts[-3:])  # of NAME/version_K/...
+    found: dict[Path, Mapping[str, Any]] = {}
+    error: CheckpointError | None = None
     for path in dict.fromkeys((beside, among, named)):
         if path.is_file():
             try:
-                found = best_state(read_checkpoint(path)).get("best_model_score", score)
-            except CheckpointError as error:
-                problem = str(error)
-                continue
-            if score is not None and (found == score or (path == beside and found > score)):
-                return path, float(found)
-            problem = f"{path} is of another run: its score is {found}, not {score}"
-    raise CheckpointError(problem)
+                found[path] = read_checkpoint(path)
+            except CheckpointError as caught:
+                error = error or caught
+    for path, there in found.items():
+        if _score_of(there, score) == score > -math.inf:
+            return path, score
+    if beside in found:
+        there = found[beside]
+        is_later = there["global_step"] > content["global_step"] and _seed(there) == _seed(content)
+        if is_later and _score_of(there) > score:
+            return beside, _score_of(there)
+        if named.is_file() and beside.samefile(named):  # its score could not be written into it
+            return beside, score
+    if error is not None:
+        raise error
+    return None
+
+
+def _score_of(content: Mapping[str, Any], unknown: float = -math.inf) -> float:
+    return float(best_state(content).get("best_model_score", unknown))
+
+
+def _seed(content: Mapping[str, Any]) -> Any:
+    return content.get(STAMP_KEY, {}).get("training", {}).get("seed")
 
 
 def _first_whole(files: Sequence[Path]) -> Path:

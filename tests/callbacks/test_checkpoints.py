@@ -106,14 +106,17 @@ def test_best_of_an_earlier_session_stays_the_best(tmp_path, scores):
     assert not second.checkpoint("best").exists()
 
 
-def test_a_best_from_after_the_checkpoint_that_is_resumed_stays_the_best(tmp_path, scores, saves):
+def test_a_best_from_after_the_checkpoint_that_is_resumed_stays_the_best(
+    tmp_path, monkeypatch, scores, saves
+):
     """As of a run that was killed between an evaluation and the next save."""
     scores(5.0, 9.0)
     first = make_run(tmp_path, ActorLearnerCallback(5, 2, 2), max_steps=4).fit()
     saves["best"].clear()
     scores(7.0, 10.0)
     second = make_run(tmp_path, ActorLearnerCallback(5, 2, 0), max_steps=6)
-    second.fit(first.checkpoint("previous"))  # of step 2
+    monkeypatch.chdir(first.folder)
+    second.fit(Path("checkpoints/previous.ckpt"))  # of step 2
     assert saves["best"] == [6]
     assert best_score(load(second.checkpoint("best"))) == 10.0
 
@@ -147,13 +150,12 @@ def test_a_callback_that_is_used_again_begins_anew(tmp_path, scores):
     )
     assert callback.best_model_path == str(second.checkpoint("best"))
     assert second.checkpoint("last").is_file()
+    make_run(tmp_path / "second", callback, max_steps=-1, fast_dev_run=1).fit()
+    assert load(second.checkpoint("last"))["global_step"] == 2
 
 
-@pytest.mark.parametrize(
-    ("harm", "reason"),
-    [(Path.unlink, "no such file"), (lambda path: path.write_bytes(b"half"), "damaged")],
-)
-def test_a_best_that_cannot_be_read_is_none_to_beat(tmp_path, scores, caplog, harm, reason):
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(b"half")])
+def test_a_best_that_cannot_be_read_is_none_to_beat(tmp_path, scores, caplog, harm):
     scores(5.0)
     first = make_run(tmp_path / "first", ActorLearnerCallback(5, 2, 0), max_steps=2).fit()
     harm(first.checkpoint("best"))
@@ -162,8 +164,8 @@ def test_a_best_that_cannot_be_read_is_none_to_beat(tmp_path, scores, caplog, ha
     second.fit(first.checkpoint("last"))
     assert second.callback.best_model_path == str(second.checkpoint("best"))
     assert second.callback.best_model_score == 1.0
-    assert "of score 5, are lost" in caplog.text
-    assert reason in caplog.text
+    assert "of score 5, are gone or damaged" in caplog.text
+    assert caplog.text.count("gone or damaged") == 1
 
 
 def test_a_best_score_that_does_not_compare_is_none_to_beat(tmp_path, scores, saves, caplog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
@@ -12,8 +13,9 @@ import pytest
 
 from benchmark.chaos.checkpoints import some_checkpoint
 from lrl.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
-from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
+from lrl.checkpoints.runs import find_best, new_version, resolve_checkpoint, versions
 from lrl.checkpoints.saved_replay import Manifest, SavedFile
+from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.types import ConfigError
 
 STEPS = {"previous": 10, "last": 20, "best": 15}
@@ -225,3 +227,79 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, leads_nowher
         (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--runs .*file: .*version_0 cannot be made: "):
         new_version(tmp_path / "file", "run")
+
+
+# --- The best that a checkpoint names ---------------------------------------------------------
+
+
+def put(path: Path, step: int, score: float, named: Path | str = "", seed: int = 0) -> Path:
+    state = {"best_model_score": score, "best_model_path": str(named)}
+    more = {"callbacks": {"lrl's": state}, STAMP_KEY: {"training": {"seed": seed}}}
+    write_checkpoint({**some_checkpoint(step, 64), **more}, path)
+    return path
+
+
+@pytest.fixture
+def last(tmp_path: Path) -> Path:
+    """A run's last checkpoint, of step 10, which names its best, of score 5."""
+    folder = tmp_path / "mine/version_0/checkpoints"
+    put(folder / "best.ckpt", 8, 5.0, folder / "best.ckpt")
+    return put(folder / "last.ckpt", 10, 5.0, folder / "best.ckpt")
+
+
+def found(last: Path) -> tuple[Path, float] | None:
+    return find_best(last, read_checkpoint(last))
+
+
+@pytest.mark.parametrize(
+    "place", ["last.ckpt", "checkpoints/last.ckpt", "version_0/checkpoints/last.ckpt"]
+)
+def test_a_best_is_found_from_a_path_of_any_length(last: Path, monkeypatch, place: str):
+    monkeypatch.chdir(last.parents[len(Path(place).parts) - 1])
+    best = found(Path(place))
+    assert best is not None
+    assert (best[0].resolve(), best[1]) == (last.with_name("best.ckpt"), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "score", "seed", "expected"),
+    [
+        (12, 9.0, 0, 9.0),  # it was killed after an evaluation
+        (12, 4.0, 0, 5.0),  # the disk was full for a moment, and its score could not be written
+        (9, 9.0, 0, 5.0),
+        (12, 9.0, 1, 5.0),
+    ],
+)
+def test_the_score_of_what_lies_beside(last: Path, step, score, seed, expected):
+    put(last.with_name("best.ckpt"), step, score, seed=seed)
+    assert found(last) == (last.with_name("best.ckpt"), expected)
+
+
+def test_a_best_of_before_the_first_evaluation_that_was_saved(last: Path):
+    put(last, 4, -math.inf)
+    assert found(last) == (last.with_name("best.ckpt"), 5.0)
+
+
+def test_a_checkpoint_that_was_copied_beside_anothers_best_keeps_its_own(last: Path):
+    other = last.parents[2] / "version_1/checkpoints"
+    put(other / "best.ckpt", 20, 100.0)
+    shutil.copy(last, other / "last.ckpt")
+    assert found(other / "last.ckpt") == (last.with_name("best.ckpt"), 5.0)
+
+
+def test_what_is_gone_is_not_replaced_by_another_runs(last: Path, tmp_path: Path):
+    last.with_name("best.ckpt").unlink()
+    assert found(last) is None
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    put(last.with_name("best.ckpt"), 8, 7.0)
+    assert found(tmp_path / "moved/version_0/checkpoints/last.ckpt") is None
+
+
+def test_a_best_that_was_handed_on_and_is_damaged_is_named(last: Path, tmp_path: Path):
+    name = last.parents[2].name
+    put(last.parents[2] / "version_1/checkpoints/best.ckpt", 20, 100.0)
+    put(last.parents[2] / "version_2/checkpoints/last.ckpt", 12, 5.0, last.with_name("best.ckpt"))
+    assert resolve_checkpoint("best", tmp_path, name) == str(last.with_name("best.ckpt"))
+    last.with_name("best.ckpt").write_bytes(b"half")
+    with pytest.raises(ConfigError, match=r"version_0/checkpoints/best\.ckpt is damaged"):
+        resolve_checkpoint("best", tmp_path, name)

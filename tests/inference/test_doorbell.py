@@ -34,7 +34,9 @@ def test_every_ring_brings_its_token_in_order(bell: Doorbell):
 def test_descriptors_may_have_large_numbers():
     """As with hundreds of doorbells, whose numbers servers keep; select takes none above 1023."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(2048, hard)), hard))
+    if 0 <= hard < 2048:
+        pytest.skip("no process may have so many here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         while (low := os.open(os.devnull, os.O_RDONLY)) <= 1024:

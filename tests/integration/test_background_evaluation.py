@@ -117,6 +117,7 @@ def test_a_trial_run_plays_and_keeps_nothing(tmp_path: Path, monkeypatch):
     )
     trainer.fit(small_agent(), datamodule=data)
     assert "eval/return_mean" in trainer.callback_metrics
+    assert callback.summary.verdict
     assert list(tmp_path.iterdir()) == []
 
 

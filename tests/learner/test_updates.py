@@ -237,6 +237,11 @@ def test_a_run_goes_on_with_as_many_batches_for_each_learner_step(tmp_path):
     again.trainer.accumulate_grad_batches = 2
     again.fit(first.checkpoint("last"))
     assert [int(row["step"]) for row in again.metrics() if "eval/return_mean" in row] == [12, 16]
+    content = torch.load(first.checkpoint("last"), weights_only=True)
+    del content["loops"]  # as of another's making
+    torch.save(content, tmp_path / "without.ckpt")
+    without = make_run(tmp_path, ActorLearnerCallback(5, 4, 4), max_steps=9)
+    without.fit(tmp_path / "without.ckpt")
 
 
 def test_weights_alone_are_not_gone_on_with(tmp_path):

@@ -68,6 +68,9 @@ def test_the_command_tells_it_and_writes_it(tmp_path, checkpoint, monkeypatch, c
     code, _, err = call("--ckpt_path", "last", "--json", "/dev/full")
     assert (code, err.count("\n")) == (2, 1)
     assert "--json /dev/full cannot be written: [Errno 28] No space left" in err
+    (tmp_path / "link.json").symlink_to("found.json")
+    assert call("--ckpt_path", "last", "--json", "link.json")[0] == 0
+    assert (tmp_path / "link.json").is_symlink()
     code, _, err = call("--ckpt_path", "base.yaml")
     assert (code, err.count("\n")) == (2, 1)
     assert "checkpoint base.yaml is damaged, or no checkpoint" in err

@@ -57,7 +57,7 @@ def summarise(groups: Sequence[npt.ArrayLike], independent: bool = True) -> Summ
         raise ValueError(f"scores must be finite numbers, got {scores}")
     # Drawn from a single score, a group would pretend that it never varies.
     is_known = independent and all(np.size(group) > 1 for group in groups)
-    low, high = map(float, interval(groups, interquartile_means)) if is_known else (None, None)
+    low, high = map(float, interval(groups, _pooled)) if is_known else (None, None)
     return Summary(
         count=len(scores),
         mean=float(scores.mean()),
@@ -162,7 +162,28 @@ def measured(tasks: Sequence[npt.ArrayLike]) -> list[Floats]:
 
 
 def interquartile_means(draws: Sequence[Floats]) -> Floats:
-    """Return the interquartile mean of all tasks' scores together (section 4.3)."""
+    """Return the interquartile mean of all tasks' scores together (section 4.3).
+
+    Where tasks have unequal numbers of runs, each run is there as often as makes tasks count alike.
+
+    Example:
+        >>> interquartile_means(measured([[0.0, 10.0], [4.0]]))  # that of 0, 10, 4 and 4
+        array([4.])
+    """
+    counts = np.array([scores.shape[1] for scores in draws])
+    scores, often = np.concatenate(draws, axis=1), np.lcm.reduce(counts)
+    if (counts == counts[0]).all():
+        return interquartile_means_along(scores)
+    order = np.argsort(scores, axis=1)
+    copies = np.repeat(often // counts, counts)[order]
+    ends, total = np.cumsum(copies, axis=1), often * len(counts)
+    cut = total // 4
+    kept = np.minimum(ends, total - cut) - np.maximum(ends - copies, cut)
+    middle = np.take_along_axis(scores, order, axis=1) * np.maximum(kept, 0)
+    return middle.sum(axis=1) / (total - 2 * cut)
+
+
+def _pooled(draws: Sequence[Floats]) -> Floats:
     return interquartile_means_along(np.concatenate(draws, axis=1))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -150,30 +149,20 @@ def unsupported(results: Sequence[Result]) -> list[str]:
 
 
 def _uneven(results: Sequence[Result]) -> list[str]:
-    """Return what aggregates cannot tell where groups have not the same runs of all tasks."""
-    counts: dict[str, Counter[str]] = {}
+    """Return what aggregates cannot tell where groups have not the same tasks."""
+    tasks: dict[str, set[str]] = {}
     for result in results:
-        counts.setdefault(result.group, Counter())[result.task] += 1
-    tasks = {group: of_tasks.keys() for group, of_tasks in counts.items()}
-    unequal = [group for group, of_tasks in counts.items() if len({*of_tasks.values()}) > 1]
+        tasks.setdefault(result.group, set()).add(result.task)
     # Groups that share no environment are not meant to be compared.
     lacking = [
         group
         for group, own in tasks.items()
         if any(own & others and others - own for others in tasks.values())
     ]
-    found = []
-    if unequal:
-        found.append(
-            "Environments with more runs count for more in the IQM, which takes all runs alike: "
-            f"their numbers differ for {_listed(unequal)}."
-        )
-    if lacking:
-        found.append(
-            "Aggregates compare only groups of the same environments. These lack some that others "
-            f"have: {_listed(lacking)}."
-        )
-    return found
+    if not lacking:
+        return []
+    compared = "Aggregates compare only groups of the same environments."
+    return [f"{compared} These lack some that others have: {_listed(lacking)}."]
 
 
 def _listed(names: Sequence[str]) -> str:

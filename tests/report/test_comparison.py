@@ -67,7 +67,9 @@ def check_interval(low: float | None, high: float | None, every: list[float]) ->
 @pytest.mark.parametrize("group", ["a", "b"])
 def test_aggregates_over_environments_are_those_of_another_computation(panel: Panel, group: str):
     computed = {
-        "IQM": lambda tasks: scipy.stats.trim_mean(np.concatenate(tasks), 0.25),
+        "IQM": lambda tasks: scipy.stats.trim_mean(  # of 3 runs and of 2: each counts twice, thrice
+            np.concatenate([np.tile(runs, 6 // len(runs)) for runs in tasks]), 0.25
+        ),
         "median": lambda tasks: np.median([np.mean(runs) for runs in tasks]),
         "mean": lambda tasks: np.mean([np.mean(runs) for runs in tasks]),
         "optimality gap": lambda tasks: np.mean([1.0 - np.mean(runs) for runs in tasks]),
@@ -132,6 +134,5 @@ def test_campaigns_that_are_half_done_say_so(tmp_path: Path):
     assert ([result.value for result in results], failed) == ([3, -90, -80, 4], 1)
     (sentence,) = _failures({"campaign.csv": failed, "whole.csv": 0})
     assert "Of campaign.csv 1 failed run is left out" in sentence
-    *_, unequal, lacking = unsupported(results)
-    assert unequal.endswith("their numbers differ for x.")
+    *_, lacking = unsupported(results)
     assert lacking.endswith("lack some that others have: y.")

@@ -82,10 +82,11 @@ def test_the_interval_is_its_naive_twin(groups, seed):
     draws = [rng.integers(len(group), size=(resamples, len(group))).tolist() for group in groups]
     means = []
     for resample in range(resamples):
+        often = math.lcm(*map(len, groups))
         drawn = [
             group[index]
             for group, chosen in zip(groups, draws, strict=True)
-            for index in chosen[resample]
+            for index in chosen[resample] * (often // len(group))
         ]
         means.append(naive_interquartile_mean(drawn))
     expected = naive_quantile(means, 0.05), naive_quantile(means, 0.95)

@@ -280,7 +280,7 @@ def test_a_best_of_before_the_first_evaluation_that_was_saved(last: Path):
     assert found(last) == (last.with_name("best.ckpt"), 5.0)
 
 
-def test_a_checkpoint_that_was_copied_beside_anothers_best_keeps_its_own(last: Path):
+def test_a_checkpoint_that_was_copied_beside_another_best_keeps_its_own(last: Path):
     other = last.parents[2] / "version_1/checkpoints"
     put(other / "best.ckpt", 20, 100.0)
     shutil.copy(last, other / "last.ckpt")

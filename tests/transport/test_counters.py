@@ -126,6 +126,8 @@ def at_learner_step(content: dict[str, Any], step: int) -> dict[str, Any]:
     progress = loop["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
     progress["total"] = {"ready": step, "completed": step}
     loop["epoch_loop.state_dict"]["_batches_that_stepped"] = step
+    total = loop["epoch_loop.batch_progress"]["total"]
+    total.update(dict.fromkeys(total, step))  # one batch for each
     return {**content, "global_step": step}
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lrl.functional.distributional import project_categorical, select_action_distribution
 from lrl.networks.heads import BellmanTarget, LayeredHead, ReturnDistribution, TDLoss
+from lrl.networks.layers import DEFAULT_SIGMA
 from lrl.types import ConfigError
 
 
@@ -43,7 +44,7 @@ class CategoricalHead(LayeredHead):
         hidden_size: int | None = None,
         dueling: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
         value_rescaling: float | None = None,
     ) -> None:
         if num_atoms < 2:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lrl.networks.layers import NoisyLinear
+from lrl.networks.layers import DEFAULT_SIGMA, NoisyLinear, sigma_of
 from lrl.networks.linear import Linear
 from lrl.types import ConfigError, Observation, map_leaves
 
@@ -80,7 +80,7 @@ class MLPEncoder(Encoder):
         hidden_sizes: tuple[int, ...] = (120, 84),
         layer_norm: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
     ) -> None:
         super().__init__()
         _check_array(observation_shape, "MLPEncoder")
@@ -88,11 +88,12 @@ class MLPEncoder(Encoder):
             raise ConfigError(
                 f"encoder.hidden_sizes must hold at least one positive size, got {hidden_sizes}"
             )
+        sigma = sigma_of("encoder", noisy, noisy_sigma)
         sizes = [prod(observation_shape), *hidden_sizes]
         layers: list[nn.Module] = [nn.Flatten()]
         for index, (inputs, outputs) in enumerate(pairwise(sizes)):
-            sigma = noisy_sigma if noisy and index == len(hidden_sizes) - 1 else None
-            layers += dense(inputs, outputs, layer_norm, sigma)
+            is_last = index == len(hidden_sizes) - 1
+            layers += dense(inputs, outputs, layer_norm, sigma if is_last else None)
         self.layers = nn.Sequential(*layers)
         self.num_features = sizes[-1]
 
@@ -124,7 +125,7 @@ class ConvEncoder(Encoder):
         hidden_size: int | None = 128,
         layer_norm: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
     ) -> None:
         super().__init__()
         shape = _image_shape(observation_shape, type(self).__name__, _smallest_side(layers))
@@ -137,7 +138,7 @@ class ConvEncoder(Encoder):
             modules.append(nn.ReLU())
         self.convolutions = nn.Sequential(*modules, nn.Flatten())
         flat = _num_outputs(self.convolutions, shape)
-        sigma = noisy_sigma if noisy else None
+        sigma = sigma_of("encoder", noisy, noisy_sigma)
         self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
         self.num_features = hidden_size or flat
 
@@ -168,7 +169,7 @@ class NatureEncoder(ConvEncoder):
         hidden_size: int | None = 512,
         layer_norm: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
     ) -> None:
         layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
         super().__init__(observation_shape, layers, hidden_size, layer_norm, noisy, noisy_sigma)
@@ -205,7 +206,7 @@ class ImpalaEncoder(Encoder):
         hidden_size: int | None = 256,
         layer_norm: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
     ) -> None:
         super().__init__()
         shape = _image_shape(observation_shape, "ImpalaEncoder", 8)
@@ -219,16 +220,37 @@ class ImpalaEncoder(Encoder):
                 "encoder.layer_norm is true, but encoder.hidden_size is null: there is no layer to "
                 "normalise"
             )
-        pool = [nn.AdaptiveMaxPool2d(pool_size)] if pool_size else []
+        pool = [_AdaptiveMaxPool(pool_size)] if pool_size else []
         self.convolutions = nn.Sequential(*sections, nn.ReLU(), *pool, nn.Flatten())
         flat = _num_outputs(self.convolutions, shape)
-        sigma = noisy_sigma if noisy else None
+        sigma = sigma_of("encoder", noisy, noisy_sigma)
         self.dense = _last_layer(flat, hidden_size, layer_norm, sigma)
         self.num_features = hidden_size or flat
 
     @override
     def encode(self, observation: Tensor) -> Tensor:
         return self.dense(self.convolutions(observation.flatten(1, -3)))
+
+
+class _AdaptiveMaxPool(nn.Module):
+    """`nn.AdaptiveMaxPool2d`, which ONNX has no operator for and CUDA no deterministic gradient."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    @override
+    def forward(self, values: Tensor) -> Tensor:
+        for axis in (-2, -1):
+            size = values.shape[axis]
+            starts = [index * size // self.side for index in range(self.side)]
+            ends = [-(-(index + 1) * size // self.side) for index in range(self.side)]
+            windows = [
+                values.narrow(axis, start, end - start).amax(axis)
+                for start, end in zip(starts, ends, strict=True)
+            ]
+            values = torch.stack(windows, axis)
+        return values
 
 
 class ResidualBlock(nn.Module):

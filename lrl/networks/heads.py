@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lrl.functional.bootstrap import huber, select_action_value, td_target
 from lrl.functional.value_rescaling import rescale_value, unrescale_value
-from lrl.networks.layers import ActionLayers
+from lrl.networks.layers import DEFAULT_SIGMA, ActionLayers
 from lrl.types import ConfigError
 
 
@@ -196,7 +196,7 @@ class ScalarHead(LayeredHead):
         hidden_size: int | None = None,
         dueling: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
         value_rescaling: float | None = None,
     ) -> None:
         super().__init__(

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from lrl.networks.linear import Linear, linear
 from lrl.types import ConfigError
 
+DEFAULT_SIGMA = 0.5
+"""Initial noise of Fortunato et al. 2018."""
 _MANY_ROWS = 64
 """From so many on, one product with a noisy weight is faster (`benchmark.parts.arithmetic`)."""
 
@@ -33,7 +35,7 @@ class NoisyLinear(Linear):
     input_noise: Tensor
     output_noise: Tensor
 
-    def __init__(self, in_features: int, out_features: int, sigma: float = 0.5) -> None:
+    def __init__(self, in_features: int, out_features: int, sigma: float = DEFAULT_SIGMA) -> None:
         super().__init__(in_features, out_features)
         if not 0.0 < sigma < float("inf"):
             raise ConfigError(f"noisy_sigma must be above 0, got {sigma}")
@@ -109,12 +111,13 @@ class ActionLayers(nn.Module):
         hidden_size: int | None = None,
         dueling: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
     ) -> None:
         super().__init__()
         if hidden_size is not None and hidden_size < 1:
             raise ConfigError(f"head.hidden_size must be at least 1 or null, got {hidden_size}")
-        make_layer = functools.partial(NoisyLinear, sigma=noisy_sigma) if noisy else Linear
+        sigma = sigma_of("head", noisy, noisy_sigma)
+        make_layer = Linear if sigma is None else functools.partial(NoisyLinear, sigma=sigma)
 
         def layers(outputs: int) -> nn.Module:
             if hidden_size is None:
@@ -128,13 +131,36 @@ class ActionLayers(nn.Module):
         self.value = layers(size) if dueling else None
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return `[..., actions, size]`."""
-        actions = self.actions(features).unflatten(-1, self.shape)
+        """Return `[..., actions, size]`, in 32 bits also under mixed precision.
+
+        Targets are computed in their type, and errors of 8 bits add up over steps like a discount.
+        """
+        actions = _in_full(self.actions(features)).unflatten(-1, self.shape)
         if self.value is None:
             return actions
-        value = self.value(features).unsqueeze(-2)
+        value = _in_full(self.value(features)).unsqueeze(-2)
         if len(self.branches) == 1:
             return value + actions - actions.mean(dim=-2, keepdim=True)
         parts = actions.split(self.branches, dim=-2)
         centred = [part - part.mean(dim=-2, keepdim=True) for part in parts]
         return value + torch.cat(centred, dim=-2)
+
+
+def sigma_of(owner: str, noisy: bool, noisy_sigma: float) -> float | None:
+    """Return the initial noise of a part's layers, None where they have none.
+
+    Raises:
+        ConfigError: It was set, but would do nothing.
+    """
+    if noisy:
+        return noisy_sigma
+    if noisy_sigma != DEFAULT_SIGMA:
+        raise ConfigError(
+            f"{owner}.noisy_sigma is {noisy_sigma}, but {owner}.noisy is false, so that there is "
+            f"no noise: set {owner}.noisy to true, or leave {owner}.noisy_sigma out"
+        )
+    return None
+
+
+def _in_full(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values

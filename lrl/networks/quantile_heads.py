@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lrl.functional.distributional import quantile_huber, select_action_distribution
 from lrl.networks.heads import BellmanTarget, LayeredHead, ReturnDistribution, TDLoss
+from lrl.networks.layers import DEFAULT_SIGMA
 from lrl.networks.linear import Linear
 from lrl.types import ConfigError
 
@@ -89,7 +90,7 @@ class QuantileHead(QuantileLossHead):
         hidden_size: int | None = None,
         dueling: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
         value_rescaling: float | None = None,
     ) -> None:
         _check(kappa, num_quantiles=num_quantiles)
@@ -144,7 +145,7 @@ class ImplicitQuantileHead(QuantileLossHead):
         hidden_size: int | None = None,
         dueling: bool = False,
         noisy: bool = False,
-        noisy_sigma: float = 0.5,
+        noisy_sigma: float = DEFAULT_SIGMA,
         value_rescaling: float | None = None,
     ) -> None:
         _check(

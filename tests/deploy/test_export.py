@@ -25,6 +25,7 @@ from lrl.networks import (
     CategoricalHead,
     Encoder,
     GRUCore,
+    ImpalaEncoder,
     ImplicitQuantileHead,
     LSTMCore,
     MultiEncoder,
@@ -41,6 +42,10 @@ NATURE = {"encoder": functools.partial(NatureEncoder, hidden_size=32)}
 AGENTS: dict[str, tuple[EnvConfig, dict[str, Any]]] = {
     "mlp": (EnvConfig("lrl/Identity-v0"), {}),
     "frames": (FRAMES, NATURE),
+    "impala": (
+        FRAMES,
+        {"encoder": functools.partial(ImpalaEncoder, pool_size=6, spectral_norm=True)},
+    ),
     "leaves": (EnvConfig("lrl/Signpost-v0"), {"encoder": MultiEncoder}),
     "categories": (EnvConfig(factory="helpers.dict_envs.NestedLedger"), {"encoder": MultiEncoder}),
     "c51": (

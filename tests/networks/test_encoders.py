@@ -4,7 +4,7 @@ from torch import nn
 
 import lrl.networks
 from lrl.networks import ConvEncoder, Encoder, ImpalaEncoder, MLPEncoder, NatureEncoder
-from lrl.networks.encoders import scaled
+from lrl.networks.encoders import _AdaptiveMaxPool, scaled
 from lrl.networks.layers import NoisyLinear
 from lrl.types import ConfigError
 
@@ -180,6 +180,12 @@ def test_impala_encoder_has_the_published_layers():
     assert small.num_features == 32 * 6 * 6  # pooling may enlarge as well
 
 
+@pytest.mark.parametrize("size", [1, 5, 6, 9, 11, 13])
+def test_pooling_is_that_of_torch(size: int):
+    values = torch.randn(2, 3, size, size + 1)
+    assert torch.equal(_AdaptiveMaxPool(6)(values), nn.AdaptiveMaxPool2d(6)(values))
+
+
 def test_spectral_norm_bounds_the_residual_convolutions():
     torch.manual_seed(0)
     encoder = ImpalaEncoder((1, 16, 16), spectral_norm=True)
@@ -245,6 +251,11 @@ def test_layer_norm_makes_features_independent_of_the_scale(encoder_class, shape
             lambda: NatureEncoder((1, 36, 36), hidden_size=None, noisy=True),
             r"encoder\.noisy is true, but encoder\.hidden_size is null",
         ),
+        (
+            lambda: MLPEncoder((2,), noisy_sigma=0.1),
+            r"encoder\.noisy_sigma is 0\.1, but encoder\.noisy is false",
+        ),
+        (lambda: NatureEncoder((1, 36, 36), noisy_sigma=-1.0), r"encoder\.noisy_sigma is -1\.0"),
         (lambda: NatureEncoder((1, 36, 36), hidden_size=0), r"encoder\.hidden_size must be at"),
     ],
 )

@@ -254,3 +254,9 @@ def test_rescaled_values_take_no_bonus(build):
 def test_rescaling_must_be_positive_or_off(epsilon: float):
     with pytest.raises(ConfigError, match=r"head\.value_rescaling must be above 0, or null"):
         ScalarHead(2, 2, value_rescaling=epsilon)
+
+
+@every_head
+def test_noise_that_nobody_makes_is_refused(build):
+    with pytest.raises(ConfigError, match=r"head\.noisy_sigma is 0\.1, but head\.noisy is false"):
+        build(2, 2, noisy_sigma=0.1)

@@ -24,7 +24,7 @@ from lrl.doctor import pretended_functions, pretended_tensor
 from lrl.doctor.pretended_functions import PretendedFunctions
 from lrl.doctor.pretended_graph import PretendedGraph
 from lrl.doctor.pretended_tensor import CUDA, PretendedTensor, host_of, is_view, written_by
-from lrl.parts.tape import INDEXING, reads
+from lrl.parts.tape import INDEXING, reads, waits_for_flags
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
@@ -142,7 +142,7 @@ class PretendedGpu:
         yield cuda, "empty_cache", lambda: None
         yield cuda, "Event", lambda *args, **kwargs: _Event(gpu)
         yield cuda, "CUDAGraph", lambda: PretendedGraph(gpu)
-        yield cuda, "graph", lambda graph: graph.captured()
+        yield cuda, "graph", lambda graph, **kwargs: graph.captured()
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func is _aten.copy_.default:
@@ -226,12 +226,12 @@ class PretendedGpu:
             )
 
     def _look_for_reads(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if reads(func, kwargs):
+        if reads(func, kwargs) or func is _aten.multinomial.default:  # which checks its weights
             self._read(str(func))
+        if waits_for_flags(func, args):
+            self._read(f"{func} by flags")
         for index in args[1] if func in INDEXING else ():
-            if index is not None and index.dtype in (torch.bool, torch.uint8):
-                self._read(f"{func} by flags")
-            elif index is not None and not isinstance(index, PretendedTensor):
+            if index is not None and not isinstance(index, PretendedTensor):
                 self._read(f"{func} by indices of the host")
 
     # Time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -63,8 +64,8 @@ class CapturedUpdater(EagerUpdater):
 
     What is learnt is what `EagerUpdater` learns from the same batches, asked one by one. Steps
     that are logged are not repeated but made anew, and so are the first ones. A step is recorded
-    again when a setting of the optimizer changed, but for the learning rate, which is in a tensor,
-    and with an index on the device when `n_step` did.
+    again when a setting of the optimizer changed, but for the learning rate, which it reads in a
+    tensor, and with an index on the device when `n_step` did.
 
     Args:
         agent: The module, whose optimizer is a fused Adam or AdamW: it counts its steps in tensors.
@@ -75,7 +76,9 @@ class CapturedUpdater(EagerUpdater):
         self._agent: CapturableAgent = agent
         self._optimizer: Any = None
         self._eager_steps = _EAGER_STEPS
+        self._is_on_gpu = False
         self._settings: list[dict[str, Any]] = []
+        self._rates: list[Tensor] = []
         self._recorded: dict[Any, Tape | _Graph] = {}
 
     def __call__(self, batches: Sequence[AnyBatch]) -> Updated:
@@ -83,13 +86,16 @@ class CapturedUpdater(EagerUpdater):
         if self._optimizer is None:
             self._optimizer = self._agent.plain_optimizer()
             _check_groups(self._optimizer)
+            self._is_on_gpu = next(self._agent.online.parameters()).is_cuda
         losses = [self._learn(batch) for batch in batches]
         keys = torch.cat([batch.keys for batch in batches])
         priorities = torch.cat([one.td.priority for one in losses])
         return Updated(losses[-1].loss, keys, priorities)
 
     def _learn(self, batch: AnyBatch) -> Losses:
-        columns = {name: c for name, c in batch.columns().items() if name != "keys"}
+        columns = batch.columns()
+        if self._is_on_gpu:
+            columns.pop("keys", None)  # which stay on the host
         if isinstance(batch, Drawing):
             layout: Any = batch.index.layout
         else:
@@ -105,19 +111,18 @@ class CapturedUpdater(EagerUpdater):
         return self._repeated(batch, columns, layout)
 
     def _look_at_settings(self) -> None:
-        """Forget what was recorded with other settings of the optimizer."""
+        """Forget what was recorded with other settings of the optimizer; tell it of its rates."""
         groups = self._optimizer.param_groups
-        for group in groups:
-            if not isinstance(group["lr"], Tensor):
-                group["lr"] = _in_tensor(group["lr"], group["params"][0].device)
         settings = [
             {name: value for name, value in group.items() if name not in ("params", "lr")}
-            | {"lr": id(group["lr"])}
             for group in groups
         ]
         if settings != self._settings:
             self._settings = settings
             self._recorded.clear()
+            self._rates = [_place_of_rate(group["params"][0].device) for group in groups]
+        for group, rate in zip(groups, self._rates, strict=True):
+            rate.fill_(group["lr"])
 
     def _repeated(self, batch: AnyBatch, columns: dict[str, Tensor], layout: Any) -> Losses:
         inputs, found = list(columns.values()), list[Losses]()
@@ -142,14 +147,18 @@ class CapturedUpdater(EagerUpdater):
 
     def _record(self, batch: AnyBatch, columns: dict[str, Tensor]) -> Tape | _Graph:
         def step(*inputs: Tensor) -> Sequence[Tensor]:
-            return self._step(batch.sent(lambda _: dict(zip(columns, inputs, strict=True))))
+            given = dict(zip(columns, inputs, strict=True))
+            sent = batch.sent(lambda _: given)
+            if isinstance(sent, Batch) and "keys" in given:
+                sent = replace(sent, keys=given["keys"])
+            return self._step(sent)
 
-        is_on_gpu = next(self._agent.online.parameters()).is_cuda
+        each: dict[str, Sequence[Any]] = {"lr": self._rates}
+        if self._is_on_gpu:  # a fused optimizer does nothing else for it
+            each["capturable"] = [True] * len(self._rates)
         try:
-            if not is_on_gpu:
-                return Tape(step, list(columns.values()))
-            with _capturable(self._optimizer):
-                return _Graph(step, list(columns.values()))
+            with _set_in(self._optimizer.param_groups, each):
+                return (_Graph if self._is_on_gpu else Tape)(step, list(columns.values()))
         except RuntimeError as error:
             raise ConfigError(
                 f"model.updater is captured, but the learner step cannot be repeated: {error}. "
@@ -197,7 +206,8 @@ class _Graph:
             places.setdefault(tensor.dtype, []).append(place)
         self._inputs = [(group, [own[place] for place in group]) for group in places.values()]
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # What saves a replay on the GPU in another thread must not end this.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             outputs = function(*own)
             self._outputs = torch.cat([tensor.reshape(-1) for tensor in outputs])
         self._shapes = [tensor.shape for tensor in outputs]
@@ -223,20 +233,21 @@ def _check_groups(optimizer: torch.optim.Optimizer) -> None:
 
 
 @contextlib.contextmanager
-def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Tell an optimizer that its step is captured; a fused one does nothing else for it."""
-    groups = optimizer.param_groups
-    before = [group["capturable"] for group in groups]
-    for group in groups:
-        group["capturable"] = True
+def _set_in(groups: Sequence[dict[str, Any]], each: dict[str, Sequence[Any]]) -> Iterator[None]:
+    """Give groups of parameters other settings for a while: for each name one of each group."""
+    before = [{name: group[name] for name in each} for group in groups]
+    for name, values in each.items():
+        for group, value in zip(groups, values, strict=True):
+            group[name] = value
     try:
         yield
     finally:
-        for group, value in zip(groups, before, strict=True):
-            group["capturable"] = value
+        for group, settings in zip(groups, before, strict=True):
+            group.update(settings)
 
 
-def _in_tensor(rate: float, device: torch.device) -> Tensor:
-    """Return a learning rate that is read at every step; GPUs read 32 bits."""
-    dtype = torch.float64 if device.type == "cpu" else torch.float32
-    return torch.tensor(rate, dtype=dtype, device=device)
+def _place_of_rate(device: torch.device) -> Tensor:
+    """Return where a learning rate is read at every step; GPUs read 32 bits."""
+    return torch.zeros(
+        (), dtype=torch.float64 if device.type == "cpu" else torch.float32, device=device
+    )

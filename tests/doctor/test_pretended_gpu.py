@@ -74,6 +74,8 @@ READS: dict[str, Callable[[Tensor], object]] = {
     "nonzero": lambda x: x.nonzero(),
     "flags as index": lambda x: x[x > 0],
     "flags written": lambda x: x.index_put_((x > 0,), torch.zeros((), device=CUDA)),
+    "flags added to": lambda x: x.index_put_((x > 0,), torch.tensor(1.0), accumulate=True),
+    "drawn by weights": lambda x: torch.multinomial(x, 1),
     "masked_select": lambda x: x.masked_select(x > 0),
     "unique": lambda x: x.unique(),
     "equal": lambda x: x.equal(x),
@@ -109,13 +111,14 @@ def test_what_only_queues_work_is_no_read(gpu: PretendedGpu):
     tensor = torch.ones(3, device=CUDA)
     flags = tensor > 0
     total = torch.where(flags, tensor, 0.5).sum() + tensor[0] + tensor[torch.arange(2, device=CUDA)]
+    tensor[flags] = 7.0
     tensor[1:].fill_(2.0)
     torch.full((2,), 3.0, device="cuda").mul_(total)
     classes = flags.long()
     _ = nn.functional.one_hot(classes, 2) + torch.zeros_like(classes, device=CUDA)[:, None]
     tensor.repeat_interleave(classes, output_size=3)[classes] = torch.tensor(2.0)
     assert set(kinds(gpu)) == {"kernel"}
-    assert tensor.cpu().tolist() == [1.0, 2.0, 2.0]
+    assert tensor.cpu().tolist() == [7.0, 2.0, 2.0]
 
 
 def test_views_are_no_kernels(gpu: PretendedGpu):

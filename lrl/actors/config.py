@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from lrl.parts.renamed import knows_old_names
 from lrl.processes.supervisor import check_at_least, check_supervision
+from lrl.transport.layout import MOST_CHUNKS
 from lrl.types import ConfigError
 
 
@@ -39,6 +40,11 @@ class ActorConfig:
         """Check ranges."""
         check_supervision(self)
         check_at_least(self, num_actors=0, envs_per_actor=1, chunk_rows=1, chunks_per_actor=2)
+        chunks = self.chunks_per_actor
+        if chunks > MOST_CHUNKS:
+            raise ConfigError(
+                f"actors.chunks_per_actor must be at most {MOST_CHUNKS}, got {chunks}"
+            )
         if self.start_method not in ("auto", "forkserver", "spawn"):
             raise ConfigError(
                 f"actors.start_method {self.start_method!r} is not supported (threads of torch and "

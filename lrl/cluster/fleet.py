@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
@@ -28,8 +29,8 @@ from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
-_ABSENT_SECONDS = 1.0
-"""A learner that looked at nobody for longer was elsewhere, and nobody was silent meanwhile."""
+_ABSENT_SECONDS = 5.0
+"""Whoever looks after longer was elsewhere, and the rest of that time counts as no silence."""
 _LAST_CALLS_SECONDS = 2.0
 
 
@@ -84,13 +85,16 @@ class Fleet:
         self.weights.publish(vector, version)
 
     def check(self) -> None:
-        """Raise what ended the fleet.
+        """Look after all, and raise what ended the fleet.
 
         Raises:
             ActorError: An actor failed for good, or the cluster is gone.
             InferenceError: An inference server did.
             ConfigError: There is no cluster.
         """
+        if self._error is None and not self._is_closed:
+            with self._noting_errors():
+                self._look_after(0.0)
         if self._error is not None:
             raise self._error
 
@@ -98,10 +102,9 @@ class Fleet:
         """Yield what has been answered, each with whether rows before it are missing."""
         if self._error is not None:
             return
-        try:
-            if not self._session.has_joined(timeout):
+        with self._noting_errors():
+            if not self._look_after(timeout):
                 return
-            self._look_after()
             waiting = self._waiting()
             if not waiting:
                 time.sleep(min(timeout, _LOOK_SECONDS))
@@ -113,8 +116,6 @@ class Fleet:
                 answer = part.take(remote)
                 if answer is not None:
                     yield answer
-        except (RuntimeError, ConfigError) as error:
-            self._error = error
 
     def stop(self, take: Callable[[Answer, bool], object]) -> None:
         """Take what was asked for already, end the actors and leave the cluster; idempotent."""
@@ -125,9 +126,9 @@ class Fleet:
         try:
             if self._error is None:
                 self._take_last(take)
+        finally:
             for part in self._parts:
                 part.kill()
-        finally:
             self._session.leave()
 
     def _take_last(self, take: Callable[[Answer, bool], object]) -> None:
@@ -153,15 +154,24 @@ class Fleet:
             return []
         return self._ray.wait(calls, num_returns=len(calls), timeout=0)[0]
 
-    def _look_after(self) -> None:
+    @contextlib.contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ConfigError) as error:
+            self._error = error
+
+    def _look_after(self, timeout: float) -> bool:
+        """Return whether the cluster is joined, which is waited for; then look after all."""
+        if not self._session.has_joined(timeout):
+            return False
         now = time.monotonic()
-        if now - self._looked_at < _LOOK_SECONDS:
-            return
-        absent = now - self._looked_at
-        absent = absent if absent > _ABSENT_SECONDS else 0.0
-        self._looked_at = now
-        self._session.head.look_after(absent)
-        for part in self._parts:
-            if not part.all:
-                part.start()
-            part.look_after(absent)
+        if now - self._looked_at >= _LOOK_SECONDS:
+            absent = max(0.0, now - self._looked_at - _ABSENT_SECONDS)
+            self._looked_at = now
+            self._session.head.look_after(absent)
+            for part in self._parts:
+                if not part.all:
+                    part.start()
+                part.look_after(absent)
+        return True

@@ -123,7 +123,7 @@ class RemoteActor:
         return welcome(packages)
 
     def begin(self, plan: RemotePlan, vector: npt.NDArray[np.float32] | None, version: int) -> None:
-        """Build environments and network.
+        """Build environments and network, and begin the first episodes.
 
         Args:
             plan: What is told to it.
@@ -149,6 +149,8 @@ class RemoteActor:
         self._number = 0
         self._counters: dict[str, float] = dict.fromkeys(_COUNTERS, 0.0)
         self._answered: float | None = None
+        for actor in self._actors:
+            actor.begin()
 
     def act(
         self,

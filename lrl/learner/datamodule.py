@@ -197,6 +197,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
                 "build a new datamodule to train again"
             )
         self.ranks = Ranks(self._trainer().world_size)
+        rank_watch.watch_first()  # again, as a validation before stopped it
         rank_watch.watch_started(self._trainer())
         module: Any = self._trainer().lightning_module
         if hasattr(module, "with_memory"):  # rows, chunks and requests hold what it remembers
@@ -222,6 +223,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
     def _build_dataset(self, spec: EnvSpec, sampler: Sampler) -> ReplayDataset:
         streams = max(1, self.num_actors) * self.actors.envs_per_actor
         insert_size = streams if self.num_actors == 0 else self.actors.chunk_rows
+        if self.cluster is not None:  # whose answers hold whole steps of all environments
+            insert_size += self.actors.envs_per_actor - 1
         rate = self.rate
         if self.pool is not None:
             streams = insert_size = self.pool.num_streams

@@ -35,7 +35,7 @@ FREE = struct.Struct("<I")
 """Chunk: "this chunk is free again"."""
 
 _ALIGNMENT = 64
-_MAX_CHUNKS = 1024  # all messages of a ring fit into a pipe, so that no send ever blocks
+MOST_CHUNKS = 1024  # all messages of a ring fit into a pipe, so that no send ever blocks
 _NAMES: tuple[str, ...] = get_args(CounterName)
 _FLOATS = ("wait_seconds", "heartbeat")
 _LEARNERS = ("stop", "chunks_released")
@@ -122,8 +122,8 @@ class ChunkLayout:
     def __post_init__(self) -> None:
         if self.chunk_rows < 1:
             raise ConfigError(f"chunk_rows is {self.chunk_rows}; it must be at least 1")
-        if not 2 <= self.chunks <= _MAX_CHUNKS:
-            raise ConfigError(f"chunks is {self.chunks}; it must be from 2 to {_MAX_CHUNKS}")
+        if not 2 <= self.chunks <= MOST_CHUNKS:
+            raise ConfigError(f"chunks is {self.chunks}; it must be from 2 to {MOST_CHUNKS}")
 
     @property
     def columns(self) -> dict[str, Column]:

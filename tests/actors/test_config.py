@@ -15,6 +15,7 @@ from lrl.types import ConfigError
         ("max_restarts", -1),
         ("chunk_rows", 0),
         ("chunks_per_actor", 1),
+        ("chunks_per_actor", 1025),
         ("timeout_seconds", 0.0),
         ("timeout_seconds", math.nan),
         ("start_method", "fork"),

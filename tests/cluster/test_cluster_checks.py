@@ -34,6 +34,14 @@ pytestmark = quiet
             {"cluster": ClusterConfig(object_store_mib=99_999_999)},
             r"object_store_mib is 99999999, .* would take 104857.60 GB",
         ),
+        (
+            {"cluster": ClusterConfig(address="head:6379", object_store_mib=300)},
+            "object_store_mib is 300, but cluster.address is head:6379, so that it would do",
+        ),
+        (
+            {"cluster": ClusterConfig(i_know_this_network_is_private=True)},
+            "i_know_this_network_is_private is True, but cluster.address is null",
+        ),
         ({"cluster": ClusterConfig(address="head:6379")}, "set RAY_AUTH_MODE=token on all nodes"),
         ({"inference": InferenceConfig(devices=("cuda",))}, "torch sees 0 GPUs"),
         ({"actors": ActorConfig(num_actors=0, chunks_per_actor=8)}, "actors.chunks_per_actor is 8"),

@@ -14,7 +14,9 @@ import pytest
 from helpers.cluster_run import ENVS, LEDGER, SLOT, Run, of_stream
 from helpers.fake_ray import RayError
 
+from lrl import ReplayDataModule
 from lrl.actors.actor import Actor
+from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorError
 from lrl.actors.policy import NetworkPolicy
@@ -22,6 +24,7 @@ from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import packages_of
 from lrl.envs import EnvConfig, make_envs
 from lrl.pools.joined import JoinedPools
+from lrl.testing import LedgerEnv
 from lrl.types import ConfigError, RowKind, Rows
 
 
@@ -161,17 +164,44 @@ def test_who_waits_may_have_a_node_that_is_no_longer_avoided(ray):
     assert run.pool.counts().restarts == 1
 
 
+def later(run: Run, seconds: float) -> None:
+    """Look after so many seconds."""
+    run.fleet._looked_at -= seconds
+    run.fleet._session.head._silent_since -= seconds
+    for remote in run.fleet.actors.all:
+        remote.since -= seconds
+    run.poll(1)
+
+
 def test_a_learner_that_was_away_takes_nobody_for_silent(ray):
     run = Run(silence_seconds=15.0)
     run.poll(6)
     run.actor().is_silent = True
-    run.fleet.actors.all[0].since -= 20.0
-    run.fleet._looked_at -= 20.0  # an evaluation, or Ctrl-Z
-    run.poll(1)
+    later(run, 100.0)  # an evaluation, or Ctrl-Z
     assert run.fleet.actors.all[0].state == "acting"
-    run.fleet._looked_at -= 2.0  # and who looks seldom finds out still
-    run.fleet.actors.all[0].since -= 18.0
-    run.poll(1)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 9.0])
+def test_a_learner_that_looks_seldom_finds_out_still(ray, seconds: float):
+    run = Run(silence_seconds=15.0)
+    run.poll(6)
+    run.actor().is_silent = True
+    looks = 0
+    while run.fleet.actors.all[0].state == "acting":
+        looks += 1
+        later(run, seconds)
+    assert 15.0 <= looks * seconds < 3 * 15.0
+    assert looks >= 3
+    assert run.fleet.actors.all[1].state == "acting"
+
+
+def test_a_learner_that_takes_no_rows_looks_after_actors_still(ray):
+    run = Run(silence_seconds=15.0)
+    run.poll(6)
+    run.actor().is_silent = True
+    run.fleet.actors.all[0].since -= 16.0
+    time.sleep(0.1)
+    run.pool.check()
     assert run.fleet.actors.all[0].state == "dead"
 
 
@@ -197,7 +227,7 @@ def test_a_head_node_that_is_silent_ends_the_run_before_ray_does(ray, silent_hea
     head._asked_at -= 5.0
     look()
     run.fleet._looked_at -= 100.0  # an evaluation, or Ctrl-Z
-    head._silent_since -= 114.0
+    head._silent_since -= 109.0
     look()
     head._silent_since -= 2.0
     text = (
@@ -354,6 +384,35 @@ def test_who_has_joined_while_the_learner_was_away_is_not_told_to_wait(ray, capl
     assert joining.state == "acting"
 
 
+class Unplayable(LedgerEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        raise FileNotFoundError("no such map")
+
+
+def test_an_environment_that_never_begins_is_not_tried_again(ray):
+    run = Run(env=EnvConfig(factory=Unplayable))
+    run.poll(8)
+    with pytest.raises(ActorError, match=r"no such map(.|\n)*it failed before its first step: not"):
+        run.pool.check()
+    assert len(ray.actors) == 2
+    assert run.fleet.actors.calls_lost == 0
+
+
+def test_the_rate_limiter_knows_how_much_one_answer_brings(ray):
+    run = Run()
+    most = max(int((rows.kind == RowKind.STEP).sum()) for rows in run.poll(40))
+    data = ReplayDataModule(
+        LEDGER,
+        ActorConfig(num_actors=0, envs_per_actor=ENVS, chunk_rows=16),
+        cluster=ClusterConfig(),
+    )
+    data.trainer = SimpleNamespace(
+        global_rank=0, world_size=1, callbacks=[], strategy=None, lightning_module=None
+    )  # pyright: ignore[reportAttributeAccessIssue]
+    limiter = data._build_dataset(data.env_spec, data.replay.sampler()).limiter
+    assert most <= limiter._insert_size == 17
+
+
 def test_what_was_asked_for_is_taken_at_the_end(ray):
     run = Run()
     run.poll(6)
@@ -363,6 +422,18 @@ def test_what_was_asked_for_is_taken_at_the_end(ray):
     assert len(last) == 4  # two calls of each
     assert all(actor.is_killed for actor in ray.actors)
     assert [len(actor.calls) for actor in ray.actors] == [0, 0]
+
+
+def test_actors_are_ended_though_their_last_rows_cannot_be_taken(ray):
+    run = Run()
+    run.poll(6)
+
+    def take(delivery: Any) -> None:
+        raise ValueError("wrong rows")
+
+    with pytest.raises(ValueError, match="wrong rows"):
+        run.pool.close(take)
+    assert all(actor.is_killed for actor in ray.actors)
 
 
 def test_the_environments_package_is_among_those_compared():

@@ -43,6 +43,7 @@ from lrl.learner import ActorPool, Delivery
 from lrl.networks import GRUCore
 from lrl.pools import choice
 from lrl.preflight.cores import share_cores
+from lrl.ranks.watch import rank_watch
 from lrl.replay import PrioritizedSampler, Replay, UniformSampler
 from lrl.types import ConfigError, RowKind
 
@@ -145,6 +146,15 @@ def test_ranks_play_different_episodes_and_explore_differently():
         assert slot.total_environments == 12
     assert environments == [[0, 1, 2], [6, 7, 8]]
     assert not set(seeds[0]) & set(seeds[1])
+
+
+def test_ranks_are_watched_again_after_a_validation(tmp_path, monkeypatch):
+    run, events = make_run(tmp_path, max_steps=2), list[str]()
+    for name in ("watch_first", "stop"):
+        monkeypatch.setattr(rank_watch, name, functools.partial(events.append, name))
+    run.trainer.validate(run.module, datamodule=run.data, verbose=False)
+    run.fit()
+    assert events == ["stop", "watch_first", "stop"]
 
 
 def test_outside_of_a_trainer_it_says_where_it_belongs():

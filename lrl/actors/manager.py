@@ -104,6 +104,9 @@ class ActorManager(Supervisor[ActorHandle]):
     def _heartbeat(self, handle: ActorHandle) -> float:
         return handle.channel.counters["heartbeat"]
 
+    def _is_starting(self, handle: ActorHandle) -> bool:
+        return handle.channel.counters["env_steps"] == 0  # rows are sent before all have begun
+
     def _request_stop(self) -> None:
         for handle in self._handles:
             handle.channel.request_stop()
@@ -114,7 +117,7 @@ class ActorManager(Supervisor[ActorHandle]):
     def _reason_to_give_up(self, handle: ActorHandle) -> str | None:
         first_life = handle.slot.incarnation == self.first_slot.incarnation
         never_acted = first_life and handle.channel.counters["env_steps"] == 0
-        if never_acted and handle.process.exitcode == 1:
+        if never_acted and handle.has_failed:
             return "it failed before its first step"
         return None
 

@@ -14,7 +14,7 @@ from lrl.actors.actor import Actor, BehaviourPolicy
 from lrl.actors.exploration import Exploration
 from lrl.actors.slot import ActorSlot
 from lrl.envs import EnvConfig, make_envs
-from lrl.processes.child import StopRequested, errors_sent_to, isolate
+from lrl.processes.child import StopRequested, errors_sent_to, errors_told, isolate
 from lrl.transport import ActorEnd, ChunkWriter
 
 
@@ -77,7 +77,11 @@ def run_actor(plan: ActorPlan, errors: Connection) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with errors_sent_to(errors):
         writer = plan.end.open()
-        with contextlib.ExitStack() as closing, contextlib.suppress(StopRequested):
+        with (
+            contextlib.ExitStack() as closing,
+            contextlib.suppress(StopRequested),
+            errors_told(errors),  # before environments are closed
+        ):
             _act(_build(plan, writer, closing), writer)
         writer.close()
 

@@ -206,7 +206,7 @@ class Evaluator(Supervisor[EvaluatorHandle]):
         self._board.state["stop"] = 1
 
     def _reason_to_give_up(self, handle: EvaluatorHandle) -> str | None:
-        if handle.process.exitcode == 1:
+        if handle.has_failed:
             return "an error in it"
         asked = int(self._board.state["asked"][0])
         self._failures = self._failures + 1 if asked == self._failed_step else 1

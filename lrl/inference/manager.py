@@ -142,7 +142,7 @@ class InferenceManager(Supervisor[ServerHandle]):
             slots.server["stop"] = 1
 
     def _reason_to_give_up(self, handle: ServerHandle) -> str | None:
-        if handle.process.exitcode != 1:
+        if not handle.has_failed:
             return None
         return "an error in it" if handle.has_started() else "it failed before its first batch"
 

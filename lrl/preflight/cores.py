@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+import sys
+from pathlib import Path
 
 import torch
+
+from lrl.processes.memory import control_groups
 
 MOST_THREADS = 1024
 """More threads than cores never help, and the system may refuse very many."""
@@ -24,10 +29,31 @@ def share_cores(threads: int | None, ranks: int, busy: int) -> int:
     return before
 
 
-def available_cores() -> int:
-    """Return the cores that this process may use."""
+def available_cores(root: Path = Path("/")) -> int:
+    """Return the cores that this process may use: of its affinity, and as control groups ration.
+
+    Args:
+        root: Where /proc and /sys are found; tests pass a folder of their own.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return cores or 1
+    groups = root / "sys/fs/cgroup"
+    rations = [
+        *((folder / "cpu.max",) for folder in control_groups(root, groups, "")),
+        *(
+            (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
+            for folder in control_groups(root, groups / "cpu", "cpu")
+        ),
+    ]
+    return max(1, min([cores or 1, *(_ration(*files) for files in rations)]))
+
+
+def _ration(*files: Path) -> int:
+    """Return the cores, rounded up, of a quota and its period in microseconds."""
+    try:
+        quota, period = map(int, " ".join(file.read_text() for file in files).split())
+    except (OSError, ValueError):  # no such group, or its quota is "max"
+        return sys.maxsize
+    return math.ceil(quota / period) if quota > 0 else sys.maxsize
 
 
 def default_learner_threads(cpus: int, busy: int) -> int:

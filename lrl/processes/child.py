@@ -27,16 +27,30 @@ class LearnerGone(ConnectionError):
     """The learner's end of the channel is closed: the learner died, or dropped this actor."""
 
 
+class ErrorTold(SystemExit):
+    """The learner knows why the process ends."""
+
+
 @contextlib.contextmanager
 def errors_sent_to(errors: Connection) -> Iterator[None]:
     """Send the traceback of what is raised inside to the learner, and exit with 1."""
     try:
-        yield
+        with errors_told(errors):
+            yield
     except LearnerGone:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def errors_told(errors: Connection) -> Iterator[None]:
+    """Send the traceback of what is raised inside, before what is around it raises or hangs."""
+    try:
+        yield
+    except (LearnerGone, StopRequested, ErrorTold):
+        raise
     except BaseException:  # SystemExit from an environment must reach the learner too
         send_traceback(errors, fatal=True)
-        raise SystemExit(1) from None
+        raise ErrorTold(1) from None
 
 
 def send_traceback(errors: Connection, fatal: bool) -> None:

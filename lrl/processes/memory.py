@@ -65,19 +65,25 @@ def _own_limits(root: Path) -> list[int]:
 def _cgroup_v2(root: Path) -> list[int | None]:
     return [
         _headroom(folder, "memory.max", "memory.current", "inactive_file")
-        for folder in _group_folders(root, root / "sys/fs/cgroup", controller="")
+        for folder in control_groups(root, root / "sys/fs/cgroup", controller="")
     ]
 
 
 def _cgroup_v1(root: Path) -> list[int | None]:
     return [
         _headroom(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        for folder in _group_folders(root, root / "sys/fs/cgroup/memory", controller="memory")
+        for folder in control_groups(root, root / "sys/fs/cgroup/memory", controller="memory")
     ]
 
 
-def _group_folders(root: Path, mount: Path, controller: str) -> list[Path]:
-    """List the control group of this process and its ancestors: each of them may set a limit."""
+def control_groups(root: Path, mount: Path, controller: str) -> list[Path]:
+    """List the control group of this process and its ancestors: each of them may set a limit.
+
+    Args:
+        root: Where /proc is found.
+        mount: Where the groups are.
+        controller: Of version 1; empty for version 2.
+    """
     folders = [mount]
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

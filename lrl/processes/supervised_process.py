@@ -45,7 +45,7 @@ class Lives:
             self.deaths.popleft()
         is_short = acted_at is None or now - acted_at < _SHORT_LIFE_SECONDS
         self.short = self.short + 1 if is_short else 0
-        return min(30.0, 0.1 * 2 ** (self.short - 1)) if is_short else 0.0
+        return min(30.0, 0.1 * 2 ** min(self.short - 1, 9)) if is_short else 0.0
 
     def exhausted(self, max_restarts: int) -> str:
         """Say why there were too many deaths; empty if there were not."""
@@ -72,6 +72,8 @@ class SupervisedProcess:
     restart_at: float | None = None
     lives: Lives = field(default_factory=Lives)
     fatal_traceback: str = ""
+    failed_at: float | None = None
+    """When that traceback came."""
 
     def cause_of_death(self) -> str:
         """Say why the process ended: its traceback, signal or exit code."""
@@ -85,6 +87,15 @@ class SupervisedProcess:
             hint = " (often the out-of-memory killer)" if code == -9 else ""
             return f"was killed by signal {-code}{hint}" + _indented(read_stacks(self.stacks))
         return f"exited with code {code}"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended, or will, by an error that its code raised."""
+        return self.process.exitcode == 1 or self.failed_at is not None
+
+    def has_failed_to_end(self) -> bool:
+        """Return whether an error should have ended it: closing hangs, or a thread goes on."""
+        return self.failed_at is not None and time.monotonic() > self.failed_at + _END_SECONDS
 
     def end_orphan(self) -> str:
         """End a process that lives, but counts as ended because its fork server has died; say so.
@@ -125,9 +136,9 @@ class SupervisedProcess:
         with contextlib.suppress(EOFError, OSError):
             while self.errors.poll():
                 fatal, text = read_traceback(self.errors)
-                if fatal:
-                    self.fatal_traceback = text
-                else:
+                if fatal and not self.fatal_traceback:  # what closing raises comes after it
+                    self.fatal_traceback, self.failed_at = text, time.monotonic()
+                elif not fatal:
                     survived = text
         return survived
 

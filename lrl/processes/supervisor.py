@@ -125,6 +125,10 @@ class Supervisor(ABC, Generic[H]):
     def _heartbeat(self, handle: H) -> float:
         """Return `time.monotonic()` of the last sign of life, 0 before the first."""
 
+    def _is_starting(self, handle: H) -> bool:
+        """Return whether a process has not come so far as to do its work."""
+        return not self._heartbeat(handle)
+
     @abstractmethod
     def _request_stop(self) -> None:
         """Ask all processes to finish; never blocks."""
@@ -142,6 +146,7 @@ class Supervisor(ABC, Generic[H]):
 
     def _listen(self, handle: H) -> None:
         """Take what a process has to say; called whenever the thread wakes, and at the end."""
+        handle.take_traceback()
 
     def start(self) -> None:
         """Start all processes and the thread that watches them.
@@ -226,13 +231,16 @@ class Supervisor(ABC, Generic[H]):
 
     def _look_after(self, index: int, handle: H) -> None:
         now = time.monotonic()
-        if handle.acted_at is None and self._heartbeat(handle):
+        if handle.acted_at is None and not self._is_starting(handle):
             handle.acted_at = now
         if handle.restart_at is not None:
             if now >= handle.restart_at:
                 self._handles[index] = self._relaunch(index, handle)
         elif handle.process.exitcode is not None:
             self._record_death(handle, handle.end_orphan() or handle.cause_of_death())
+        elif handle.has_failed_to_end():
+            end([handle])
+            self._record_death(handle, handle.cause_of_death())
         elif reason := self._hung(handle):
             self._record_death(handle, reason + handle.end_hung())
         else:
@@ -241,13 +249,13 @@ class Supervisor(ABC, Generic[H]):
     def _hung(self, handle: H) -> str | None:
         """Say why a process counts as hung; None if it does not."""
         heartbeat, timeout = self._heartbeat(handle), self._limits.timeout_seconds
-        if not heartbeat:
+        if time.monotonic() - max(heartbeat, self._continued_at) <= timeout:
+            return None
+        if self._is_starting(handle):
             assert handle.process.pid is not None
             pid = handle.process.pid
             return handle.start.verdict(pid, self._idle_start_seconds, since=self._continued_at)
-        if time.monotonic() - max(heartbeat, self._continued_at) > timeout:
-            return f"made no progress for {timeout:g} s"
-        return None
+        return f"made no progress for {timeout:g} s"
 
     @property
     def _idle_start_seconds(self) -> float:

@@ -139,6 +139,15 @@ def test_an_environment_that_never_works_is_not_tried_again(learner, where):
     assert made.manager.restarts == 0
 
 
+@pytest.mark.parametrize("fault", ["hung close", "thread that goes on"])
+def test_the_error_of_an_actor_that_does_not_end_by_it_is_told(learner, monkeypatch, fault):
+    monkeypatch.setattr("lrl.processes.supervised_process._END_SECONDS", 1.0)
+    made = learner(faulty(where="reset", fault=fault))
+    with pytest.raises(ActorError, match="failed before its first step: not restarted") as caught:
+        made.take_until(lambda: False, "the actor's exception")
+    assert "the ball is lost for ever" in str(caught.value)
+
+
 def test_a_hung_actor_is_replaced(learner, caplog):
     made = learner(timeout_seconds=2.0)
     made.take_until(made.all_acted, "first steps")

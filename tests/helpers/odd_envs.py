@@ -52,6 +52,10 @@ def fail(fault: str) -> None:
     if fault == "bad end":  # as when a library's destructor crashes at the end of the process
         multiprocessing.util.Finalize(None, os._exit, args=(7,), exitpriority=1)
         raise RuntimeError("the ball is lost, and the court too")
+    if fault in ("hung close", "thread that goes on"):
+        if fault != "hung close":
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+        raise RuntimeError("the ball is lost for ever")
     if fault == "vanish":
         os._exit(3)
     if fault == "crash":
@@ -108,6 +112,10 @@ class Faulty(gymnasium.Env):
         end = self._steps % 10 == 0
         info = {"log": bytes(10**7), "hook": lambda: None} if self._fault == "huge info" else {}
         return np.full(2, 0.5, np.float32), float(action), end, False, info
+
+    def close(self):
+        if self._fault == "hung close" and self._is_meant():
+            time.sleep(1000)
 
     def _visit(self, where: str) -> None:
         if where != self._where or not self._is_meant():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.managed_actors import faulty
@@ -88,6 +90,20 @@ def test_an_actor_that_works_longer_on_its_start_than_the_time_out_is_let(learne
     made = learner(faulty(fault="work", where="init"), timeout_seconds=1.0, num_actors=1)
     made.take_until(made.all_acted, "first steps")
     assert made.manager.restarts == 0
+
+
+def test_rows_that_are_sent_at_the_start_are_not_its_end(learner):
+    """An actor of several groups sends those of the first while it begins the others."""
+    made = learner(num_actors=1)
+    counters = {"heartbeat": time.monotonic() - 1000.0, "env_steps": 0}
+    handle: Any = SimpleNamespace(
+        channel=SimpleNamespace(counters=counters),
+        process=SimpleNamespace(pid=os.getpid()),
+        start=Patience(),
+    )
+    assert made.manager._hung(handle) is None
+    counters["env_steps"] = 1
+    assert made.manager._hung(handle) == "made no progress for 60 s"
 
 
 def test_an_actor_that_sleeps_in_its_start_is_replaced(learner, tmp_path, caplog):

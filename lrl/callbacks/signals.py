@@ -68,6 +68,15 @@ def _ask_nobody() -> None:
     """Take the place of a question that the ranks ask when they meet."""
 
 
+def _meet_at_the_end(trainer: L.Trainer) -> bool:
+    """Wait for the other ranks if all stopped together; return whether they did."""
+    data = getattr(trainer, "datamodule", None)
+    if not isinstance(data, ReplayDataModule) or not data.ranks.stopped_together:
+        return False
+    data.ranks.maximum(0)
+    return True
+
+
 class RanksEnd(L.Callback):
     """Let ranks that stop together end together; it comes after all parts that save."""
 
@@ -75,9 +84,7 @@ class RanksEnd(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         """Wait for each other: Lightning kills the others where one ends, or is interrupted."""
-        data = getattr(trainer, "datamodule", None)
-        if isinstance(data, ReplayDataModule) and data.ranks.stopped_together:
-            data.ranks.maximum(0)
+        if _meet_at_the_end(trainer):
             leave_ranks_at_exit()
             rank_watch.see_off()
 
@@ -129,11 +136,12 @@ class SlurmRequeue(TornDownAlways):
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Have the job queued again, now that everything is saved."""
-        if self.is_asked and self._environment is not None:
-            self.is_asked = False
-            if self._environment.auto_requeue and trainer.is_global_zero:
+        """Have the job queued again, now that everything is saved, on other ranks as well."""
+        if self._environment is not None:
+            _meet_at_the_end(trainer)
+            if self.is_asked and self._environment.auto_requeue and trainer.is_global_zero:
                 _requeue()
+            self.is_asked = False
         super().on_exception(trainer, pl_module, exception)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

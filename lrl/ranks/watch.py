@@ -50,8 +50,10 @@ class RankWatch:
             os.environ[_FIRST_RANK] = str(os.getpid())
             return
         first = int(os.environ.get(_FIRST_RANK, "0"))
-        # One that lives and is no parent is an ancestor, whose environment came down to here.
-        if first and (first == os.getppid() or not _is_there(first)):
+        # One that lives and is no parent is an ancestor, whose environment came down to here; under
+        # torchrun, who is no parent is one in any case, and may have ended long ago.
+        is_orphan = not _is_there(first) and "TORCHELASTIC_RUN_ID" not in os.environ
+        if first and (first == os.getppid() or is_orphan):
             self._parent = first
             self._start()
 
@@ -141,7 +143,8 @@ def _is_there(pid: int) -> bool:
 
 def _how(code: int) -> str:
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
+        known = -code in signal.valid_signals() and -code in set(signal.Signals)
+        return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
     return f"ended with exit code {code}"
 
 

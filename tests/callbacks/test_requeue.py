@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -13,7 +14,8 @@ import pytest
 from helpers.training_runs import AfterEachStep, background, make_run, quiet, small_data
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
-from lrl import ActorLearnerCallback
+from lrl import ActorLearnerCallback, ReplayDataModule
+from lrl.callbacks.signals import SlurmRequeue
 
 pytestmark = [*quiet, pytest.mark.filterwarnings("ignore:The `srun` command is available")]
 
@@ -97,6 +99,20 @@ def test_a_task_of_an_array_is_named(tmp_path, slurm, monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     fit(tmp_path)
     assert slurm.read_text() == "requeue 77_3\n"
+
+
+def test_it_is_queued_again_when_all_ranks_have_saved(slurm):
+    """SLURM then ends all of them at once."""
+    part, data, met = SlurmRequeue(), ReplayDataModule(learner_threads=1), list[bool]()
+    part._environment, part.is_asked = SLURMEnvironment(), True
+    ranks: Any = SimpleNamespace(
+        stopped_together=True, maximum=lambda number: met.append(slurm.exists())
+    )
+    data.ranks = ranks
+    trainer: Any = SimpleNamespace(datamodule=data, is_global_zero=True)
+    part.on_exception(trainer, L.LightningModule(), SystemExit())
+    assert met == [False]
+    assert slurm.read_text() == "requeue 123\n"
 
 
 def test_without_queueing_it_again_it_saves_and_stops_all_the_same(tmp_path, slurm):

@@ -14,7 +14,7 @@ import pytest
 from helpers.training_runs import environment_for_subprocess, wait_for
 
 from lrl.ranks.meeting import is_lost_connection
-from lrl.ranks.watch import LostRankError, RankWatch
+from lrl.ranks.watch import LostRankError, RankWatch, _how
 
 
 @pytest.fixture
@@ -99,3 +99,32 @@ def test_an_ancestor_that_trained_is_not_the_first_rank(monkeypatch):
     watch = RankWatch()
     watch.watch_first()
     assert watch._thread is None
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "Lightning"])
+def test_an_ancestor_that_has_ended_is_the_first_rank_but_under_torchrun(
+    child, monkeypatch, launcher: str
+):
+    child.kill()
+    child.wait()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LRL_FIRST_RANK", str(child.pid))
+    if launcher == "torchrun":
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "17")
+    watch = RankWatch()
+    watch.watch_first()
+    assert (watch._thread is None) == (launcher == "torchrun")
+    wait_for(lambda: watch.lost or launcher == "torchrun", "the end of the first one")
+    watch.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-9, "was killed by SIGKILL"),
+        (-35, "was killed by signal 35"),
+        (3, "ended with exit code 3"),
+    ],
+)
+def test_how_a_rank_ended(code: int, words: str):
+    assert _how(code) == words

@@ -20,6 +20,7 @@ from lrl.report.contents import text
 from lrl.types import ConfigError
 
 _EXTRAS = {"lrl.envs.minatar": "minatar", "gymnasium.envs.box2d": "box2d"}
+_MUJOCO = "gymnasium.envs.mujoco"
 """What environments need beside lrl, by where they are."""
 _LOCAL_LINES = ("sizes:", "goes on:")  # of the files where it was trained
 _CARD = """---
@@ -219,10 +220,11 @@ def _needs(found: Mapping[str, Any]) -> str:
             f"it and import it first (on the command line: `--modules {' '.join(modules)}`)."
         )
     extras = [extra for place, extra in _EXTRAS.items() if (entry or "").startswith(place)]
+    needed = [f"`pip install 'lrl[{extra}]'`" for extra in extras]
+    if (entry or "").startswith(_MUJOCO):
+        needed.append("`pip install 'gymnasium[mujoco]'`")
     return "What it names is part of lrl, or of torch, Gymnasium or ale-py, which come with it." + (
-        "".join(
-            f" The environment needs an extra: `pip install 'lrl[{extra}]'`." for extra in extras
-        )
+        "".join(f" The environment needs an extra: {command}." for command in needed)
     )
 
 

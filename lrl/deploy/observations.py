@@ -90,7 +90,10 @@ def _read(name: str, value: Any, column: Column) -> tuple[npt.NDArray[np.generic
     if not column.holds(array):
         raise ValueError(f"{whose} holds a category that there is not: they are numbered from 0")
     # A new array: torch takes neither read-only memory nor negative strides.
-    leaf = np.array(array, column.type, order="C")
+    with np.errstate(over="ignore"):
+        leaf = np.array(array, column.type, order="C")
+    if column.dtype == "float32" and not np.isfinite(leaf).all():
+        raise ValueError(f"{whose} holds NaN or infinity, or more than float32 can")
     return (leaf[np.newaxis] if is_one else leaf), is_one
 
 
@@ -104,7 +107,5 @@ def _check_type(whose: str, array: npt.NDArray[Any], column: Column) -> None:
     }.get(column.dtype, kind in "iu")
     if not fits:
         raise ValueError(f"{whose} has the type {array.dtype}, but this agent takes {meant}")
-    if column.dtype == "float32" and not np.isfinite(array).all():
-        raise ValueError(f"{whose} holds NaN or infinity")
     if column.dtype == "bool" and array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
         raise ValueError(f"{whose} holds numbers other than 0 and 1")

@@ -45,6 +45,11 @@ class PlayedEnv(gymnasium.Env):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin the episode of a seed, or of one drawn from the last seed given."""
+        if options:
+            raise ValueError(
+                f"options is {options!r}, but the episode begins as those of evaluation do: leave "
+                "it out"
+            )
         super().reset(seed=seed)
         seed = int(self.np_random.integers(2**31)) if seed is None else seed
         rendered = self._rendered

@@ -122,9 +122,9 @@ def overestimation(run: History) -> Finding | None:
     return Finding(
         "overestimation",
         f"the value at the start of episodes is {value:,.3g}, but episodes return {total:,.3g}: "
-        "values are overestimated. Let the online network choose the next action (model.bootstrap "
-        "lrl.learner.DoubleBootstrap), update the target network less often, or lower the learning "
-        f"rate ({_rate(run)})",
+        "values are overestimated, unless episodes earn early what they lose later. Let the online "
+        "network choose the next action (model.bootstrap lrl.learner.DoubleBootstrap), update the "
+        f"target network less often, or lower the learning rate ({_rate(run)})",
         "model.bootstrap",
     )
 

@@ -19,11 +19,12 @@ from lrl.processes.memory import available_bytes
 
 _PACKAGES = ("lrl", "torch", "lightning", "gymnasium", "ale-py")
 _EXTRAS = {
-    "video": "av", "report": "matplotlib", "box2d": "Box2D", "minatar": "minatar",
-    "onnx": "onnxscript", "hub": "huggingface_hub", "minari": "minari", "mlflow": "mlflow",
-    "wandb": "wandb", "ray": "ray", "tune": "optuna",
+    "video": "av pygame", "report": "jinja2 matplotlib", "box2d": "Box2D", "minatar": "minatar",
+    "onnx": "onnx onnxruntime onnxscript", "hub": "huggingface_hub", "minari": "minari h5py",
+    "mlflow": "mlflow alembic sqlalchemy", "wandb": "wandb", "ray": "ray",
+    "tune": "optuna optuna_integration ray",
 }  # fmt: skip
-"""A module that each extra brings, in the order of docs/install.md."""
+"""Modules that each extra brings, in the order of docs/install.md."""
 _BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")  # the last of ARM
 
 
@@ -81,7 +82,7 @@ def this_machine(root: Path = Path("/")) -> Machine:
         compiler=compiler_name(),
         compiler_fault=compiler_fault(),
         versions={"python": platform.python_version(), **{p: _version(p) for p in _PACKAGES}},
-        extras={extra: find_spec(module) is not None for extra, module in _EXTRAS.items()},
+        extras={extra: all(map(find_spec, found.split())) for extra, found in _EXTRAS.items()},
     )
 
 

@@ -297,10 +297,14 @@ class RenderedGymnasium(RenderedEnv):
             raise self._no_pictures(ours if "pygame" in str(error) else str(error)) from error
         except (NotImplementedError, gymnasium.error.Error) as error:
             raise self._no_pictures(str(error) or "it has no method render") from error
+        except Exception as error:  # such as MuJoCo's, without a display
+            raise self._no_pictures(f"render raised {type(error).__name__}: {error}") from error
         if not isinstance(picture, np.ndarray) or picture.shape[2:] != (3,):
             what = getattr(picture, "shape", type(picture).__name__)
             raise self._no_pictures(f"render returned {what} instead of [height, width, 3]")
-        return picture.astype(np.uint8)
+        if picture.dtype != np.uint8:
+            raise self._no_pictures(f"render returned {picture.dtype} instead of bytes (uint8)")
+        return picture
 
     def _no_pictures(self, reason: str) -> ConfigError:
         return ConfigError(f"{self._source} cannot be filmed: {reason}")

@@ -101,8 +101,8 @@ class StreamEnvs(ABC):
                 f"reset needs {self.num_envs} seeds of 0 or more, one per environment, not {seeds}."
             )
         observation = self._reset_envs(seeds)
-        self._check_observation(observation)
         self.retired = np.zeros(self.num_envs, np.bool_)
+        self._check_observation(observation)
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._check_mask(self._ended)
         return observation
@@ -183,7 +183,7 @@ class StreamEnvs(ABC):
                 )
             if name in self._categories and not self._categories[name].holds(leaf):
                 raise ValueError(f"Observations{quoted(name)} hold a category that does not exist.")
-            if name in self._bounds and not self._bounds[name].check(leaf):
+            if name in self._bounds and not self._bounds[name].check(leaf, self.retired):
                 del self._bounds[name]
 
     def _check_mask(self, ended: npt.NDArray[np.bool_]) -> None:
@@ -277,13 +277,17 @@ class Bounds:
         self._space, self._name = space, name
         self._looks_left = _ANSWERS_LOOKED_AT if _can_lie_outside(space) else 0
 
-    def check(self, observation: npt.NDArray[np.generic]) -> bool:
-        """Look at observations `[num_envs, ...]`; return whether to look at the next ones too."""
+    def check(self, observation: npt.NDArray[np.generic], retired: npt.NDArray[np.bool_]) -> bool:
+        """Look at observations `[num_envs, ...]`; return whether to look at the next ones too.
+
+        Not at those of environments `[num_envs]` that are retired: they answer with zeros.
+        """
         if not self._looks_left:
             return False
         self._looks_left -= 1
         values: Any = observation
         outside = (values < self._low) | (values > self._high)
+        outside[retired] = False
         if not outside.any():
             return True
         index, *place = np.argwhere(outside)[0].tolist()

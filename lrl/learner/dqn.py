@@ -20,7 +20,7 @@ from lrl.evaluation.episodes import Episodes
 from lrl.learner.bootstrap import BootstrapRule, MaxBootstrap, NextValues
 from lrl.learner.branching import branched_loss, branched_target, greedy_action
 from lrl.learner.captured import CapturedUpdater, check_capturable
-from lrl.learner.statistics import Measured, batch_statistics
+from lrl.learner.statistics import Measured, batch_statistics, evaluating
 from lrl.learner.updater import CompiledUpdater, EagerUpdater, Losses, Updater
 from lrl.networks import (
     Encoder,
@@ -295,9 +295,6 @@ class DQN(L.LightningModule):
         """Have the weights looked at; add the stamp, if a `ReplayDataModule` knows it."""
         for guard in self._guards:
             guard.check_weights(self.online, checkpoint["global_step"])
-        for state in checkpoint.get("optimizer_states", ()):
-            for group in state["param_groups"]:
-                group["lr"] = float(group["lr"])  # `CapturedUpdater` keeps it in a tensor
         checkpoint["target_updates"] = self._target_updates
         stamp = getattr(getattr(self._trainer, "datamodule", None), "stamp", None)
         if stamp is not None:
@@ -325,6 +322,8 @@ class DQN(L.LightningModule):
     ) -> Tensor:
         """Return the greedy action of each observation, int64 `[batch]` or `[batch, branches]`.
 
+        Noisy layers make no noise.
+
         Args:
             observation: `[batch, *observation_shape]`, one tensor or one for each leaf.
             action_mask: Bool `[batch, actions]`, True where allowed; None allows all.
@@ -335,7 +334,8 @@ class DQN(L.LightningModule):
             map_leaves(lambda tensor: tensor.to(self.device), value)
             for value in (action_mask, observation, memory)
         )
-        return greedy_action(self(observation, memory), mask, self._action)
+        with evaluating(self.online):
+            return greedy_action(self(observation, memory), mask, self._action)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Return the `loss` of a batch, and `keys` and `priorities` of its rows for the sampler.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lrl.learner.branching import greedy_action
 from lrl.learner.updater import Losses
@@ -100,13 +101,9 @@ def batch_statistics(
         learns: Rows that are learnt from; None says all.
     """
     td = losses.td
-    modes = [(module, module.training) for module in online.modules()]
-    online.eval()  # batch norm and spectral norm would move, and noisy layers explore
-    with seen_units(online) as units:
+    with evaluating(online), seen_units(online) as units:
         q = online.q_values(batch.observation, batch.memory)
     best = greedy_action(q, batch.action_mask, spec)
-    for module, is_training in modes:
-        module.training = is_training
     rows = slice(None) if learns is None else learns
     dead = units.dead_share()
     return {
@@ -121,6 +118,18 @@ def batch_statistics(
         "train/greedy_fraction": (best == batch.action)[rows].float().mean(),
         **({} if dead is None else {"train/dead_units": dead}),
     }
+
+
+@contextlib.contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Let batch norm and spectral norm stay as they are, and noisy layers make no noise."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes:
+            module.training = is_training
 
 
 def _distinct(keys: Tensor) -> Tensor:

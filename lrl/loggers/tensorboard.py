@@ -32,6 +32,7 @@ class TensorBoardOutput(L.Callback, IsPeriodic):
             )
         self.period_learner_steps = period_learner_steps
         self._shown_step = 0
+        self._is_shown = False
 
     @property
     @override
@@ -40,7 +41,8 @@ class TensorBoardOutput(L.Callback, IsPeriodic):
 
     @override
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if stage != "fit" or self.period_learner_steps == 0:
+        self._is_shown = self.period_learner_steps > 0 and not getattr(trainer, "fast_dev_run", 0)
+        if stage != "fit" or not self._is_shown:  # a trial has no loggers
             return
         try:
             if not any(isinstance(logger, TensorBoardLogger) for logger in trainer.loggers):
@@ -69,7 +71,7 @@ class TensorBoardOutput(L.Callback, IsPeriodic):
         batch_idx: int,
     ) -> None:
         period, step = self.period_learner_steps, trainer.global_step
-        if period > 0 and step % period == 0 and step != self._shown_step:
+        if self._is_shown and step % period == 0 and step != self._shown_step:
             self._shown_step = step
             if trainer.is_global_zero:
                 self.show(trainer, pl_module)

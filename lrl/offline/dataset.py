@@ -74,7 +74,7 @@ def dataset(
         origin = f"{episodes} episodes of {Path(ckpt_path).name} with epsilon {policy.epsilon:g}"
     algorithm = _algorithm(read_checkpoint(ckpt_path)["hyper_parameters"])
     about = _described(origin, environment)
-    found = write_dataset(dataset_id, spec, source, _made_by(environment), algorithm, about)
+    found = write_dataset(dataset_id, spec, source, _made_by(environment, spec), algorithm, about)
     print(f"written: {dataset_id}, {found[0]:,} episodes, {found[1]:,} steps")
     return found
 
@@ -115,8 +115,8 @@ def _saved(ckpt_path: str) -> tuple[Iterator[RecordedEpisode], EnvSpec, Mapping[
 def _played(policy: TrainedPolicy, episodes: int, seed: int) -> Iterator[RecordedEpisode]:
     """Play episodes one after the other."""
     frames = policy.agent.evaluation()["max_frames_per_episode"]
-    limit = max(1, frames // policy.spec.frame_skip)
     env = policy.make_env()
+    limit = max(1, frames // env.env_spec.frame_skip)  # which may be another than training's
     try:
         for number in range(episodes):
             yield _play(policy, env, TRAINING_SEED_FLOOR + seed + number, limit)
@@ -145,12 +145,13 @@ def _play(policy: TrainedPolicy, env: gymnasium.Env, seed: int, limit: int) -> R
     return RecordedEpisode(seen, actions, rewards, terminated, truncated, mask)
 
 
-def _made_by(settings: Mapping[str, Any]) -> str | None:
+def _made_by(settings: Mapping[str, Any], spec: EnvSpec) -> str | None:
     """Return what Gymnasium alone makes the same environment from, as JSON; None if it cannot.
 
     It is looked up in the registry as it is: nothing is imported.
     """
     preprocessed = settings.get("wrappers") or settings.get("frame_stack", 1) > 1
+    preprocessed = preprocessed or any("." in name for name in spec.observation)
     known = gymnasium.registry.get(settings["id"].rpartition(":")[2])
     if preprocessed or "factory" in settings or "atari" in settings or known is None:
         return None

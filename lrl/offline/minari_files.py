@@ -121,7 +121,14 @@ class MinariEpisodes:
         )
 
     def _check_spaces(self, space: Space) -> None:
-        found = spec_from_spaces(space, self._dataset.action_space, self._whose)
+        try:
+            found = spec_from_spaces(space, self._dataset.action_space, self._whose)
+        except ConfigError as error:  # which advises wrappers
+            what = str(error).partition(": add ")[0]
+            raise ConfigError(
+                f"{what}: a dataset stays as it was recorded; take one that was recorded with "
+                "such a wrapper as the environment needs"
+            ) from error
         here, there = self._spec.observation, found.observation
         alike = {n: stacked(c) for n, c in here.items()} == {
             n: stacked(c) for n, c in there.items()
@@ -179,6 +186,12 @@ def write_dataset(
             written there.
     """
     minari = import_minari()
+    for name in spec.observation:
+        if "/" in name:
+            raise ConfigError(
+                f"the observation has a leaf {name!r}, but the files of a dataset take no '/' in a "
+                "name: rename it with a wrapper (env.wrappers)"
+            )
     with _removed_if_it_fails(dataset_id, check_new(dataset_id)):
         with warnings.catch_warnings():  # of authors and links, which are not ours to name
             warnings.simplefilter("ignore", UserWarning)

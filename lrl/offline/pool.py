@@ -51,7 +51,7 @@ class MinariPool(ActorPool):
             )
         self._spec, self._clip = spec, env.reward_clip
         self._found = found = MinariEpisodes(self.dataset, spec)
-        if found.env_id not in (None, env.id):
+        if found.env_id not in (None, env.id.rpartition(":")[2]):
             _log.warning(
                 "dataset %r was recorded in %s, and its agent is evaluated in data.env %s",
                 self.dataset, found.env_id, env.id,

@@ -104,12 +104,18 @@ def check_clipping(norm: float | None, trainer: L.Trainer) -> None:
     """Check that gradients are clipped by the agent or by the Trainer, not by both.
 
     Raises:
-        ConfigError: Both have a limit.
+        ConfigError: Both have a limit, or there is a way of clipping without one.
     """
     if norm is not None and trainer.gradient_clip_val:
         raise ConfigError(
             f"model.gradient_clip_norm is {norm} and trainer.gradient_clip_val "
             f"{trainer.gradient_clip_val}: leave one of them out"
+        )
+    algorithm = trainer.gradient_clip_algorithm
+    if algorithm and not trainer.gradient_clip_val:
+        raise ConfigError(
+            f"trainer.gradient_clip_algorithm is {algorithm.value}, but nothing is clipped by it: "
+            "set trainer.gradient_clip_val, or leave it out"
         )
 
 

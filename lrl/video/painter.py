@@ -248,10 +248,13 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
     Example:
         >>> _rounded(0.13, 9.2), _rounded(-10.0, 10.0), _rounded(3.0, 3.0)
         ((0.0, 10.0), (-10.0, 10.0), (2.0, 4.0))
+        >>> _rounded(2e-9, 7e-8), _rounded(0.5, 0.5000001)
+        ((0.0, 7e-08), (-1.0, 2.0))
     """
-    if high <= low:
-        low, high = low - 1.0, high + 1.0
-    power = 10.0 ** math.floor(math.log10((high - low) / 2))
-    step = next(f * power for f in (1, 2, 5, 10) if f * power >= (high - low) / 10)
+    size = max(abs(low), abs(high))
+    if high - low <= 1e-4 * size:  # float32 hardly tells its columns apart
+        low, high = low - max(1.0, 1e-3 * size), high + max(1.0, 1e-3 * size)
+    power = math.floor(math.log10((high - low) / 2))
+    step = next(s for f in (1, 2, 5, 10) if (s := f * 10.0**power) >= (high - low) / 10)
     ends = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)
-    return round(ends[0] * step, 6), round(ends[1] * step, 6)
+    return round(ends[0] * step, 6 - power), round(ends[1] * step, 6 - power)

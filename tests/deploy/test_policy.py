@@ -158,6 +158,7 @@ PLAIN = np.zeros(4, np.float32)
         ({"observation": np.zeros((0, 4), np.float32)}, "the batch of observations is empty"),
         ({"observation": np.zeros(4, np.uint8)}, "has the type uint8, but this agent takes floats"),
         ({"observation": np.full(4, np.nan)}, "holds NaN or infinity"),
+        ({"observation": np.full(4, 1e300)}, "or more than float32 can"),
         (
             {"observation": {"a": PLAIN}},
             "the observation is a dict, but this agent takes one array",
@@ -225,6 +226,8 @@ def test_an_environment_draws_and_ends_as_gymnasium_says(tmp_path):
     first, _ = made.reset()
     made.reset(seed=1)
     np.testing.assert_array_equal(made.reset()[0], first)
+    with pytest.raises(ValueError, match=r"options is \{'low': 0\.1\}, but the episode begins"):
+        made.reset(options={"low": 0.1})
     with pytest.raises(ConfigError, match="cannot be filmed"):
         policy.make_env("rgb_array")
     with pytest.raises(ValueError, match="must be None or 'rgb_array'"):

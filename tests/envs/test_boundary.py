@@ -148,6 +148,21 @@ def test_what_rounding_does_is_not_told(caplog):
     assert caplog.messages == []
 
 
+def test_the_zeros_of_a_retired_environment_are_not_told(caplog):
+    ones = np.ones(2, np.float32)
+    single = [Answering(space=Box(1.0, 5.0, (2,)), first=ones) for _ in range(2)]
+    for env in single:
+        env.answer = (ones, 0.0, False, False, {})
+    envs = SingleEnvs(single)
+    envs.reset([0, 1])
+    envs.retired = np.array([True, False])
+    envs.step([0, 0])
+    assert caplog.messages == []
+    single[1].answer = (0 * ones, 0.0, False, False, {})
+    envs.step([0, 0])
+    assert caplog.messages[0].startswith("Environment 1: the observation holds 0")
+
+
 def test_only_the_first_answers_are_looked_at(caplog):
     single = Answering()
     envs = SingleEnvs([single])

@@ -56,6 +56,8 @@ def test_names_of_actions_come_from_the_environment():
         (EnvConfig("lrl/Chain-v0"), "it does not take render_mode='rgb_array'"),
         (EnvConfig(DIARY, {"draws": "nothing"}), "render returned NoneType instead of"),
         (EnvConfig(DIARY, {"draws": "text"}), "render returned str instead of"),
+        (EnvConfig(DIARY, {"draws": "an error"}), "render raised RuntimeError: gladLoadGL error"),
+        (EnvConfig(DIARY, {"draws": "shares"}), "render returned float32 instead of bytes (uint8)"),
         (EnvConfig(DIARY, {"draws": "no method"}), "it has no method render"),
         (EnvConfig(DIARY, {"draws": "no package"}), "paint is not installed: ask its maker"),
         (

@@ -18,7 +18,7 @@ class Diary(gymnasium.Env):
     Args:
         length: Steps of an episode.
         draws: `pictures`, or what is wrong with them: `nothing`, `text`, `no method`, `no package`,
-            `no pygame`.
+            `no pygame`, `an error`, `shares`.
         render_mode: As Gymnasium has it.
     """
 
@@ -55,6 +55,10 @@ class Diary(gymnasium.Env):
             )
         if self._draws == "text":
             return f"time {self._time}"
+        if self._draws == "an error":
+            raise RuntimeError("gladLoadGL error")
+        if self._draws == "shares":
+            return np.zeros((6, 10, 3), np.float32)
         picture = np.zeros((6, 10, 3), np.uint8)
         picture[:, :, 0], picture[:, :, 1] = self._time % 256, (self._total + 100) % 256
         return picture

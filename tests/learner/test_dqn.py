@@ -209,6 +209,18 @@ def test_acting_is_greedy_in_the_online_network(tiny_spec: EnvSpec):
     assert not actions.requires_grad
 
 
+def test_acting_makes_no_noise(tiny_spec: EnvSpec):
+    torch.manual_seed(0)
+    noisy = functools.partial(ScalarHead, noisy=True, noisy_sigma=5.0)
+    agent = DQN(FlatEncoder, noisy, env_spec=tiny_spec).train()
+    agent.online.sample_noise()
+    observation = torch.randn(200, 2)
+    actions = agent.act(observation)
+    assert agent.online.training
+    assert not torch.equal(actions, agent(observation).argmax(dim=1))
+    assert torch.equal(actions, agent.eval()(observation).argmax(dim=1))
+
+
 def test_both_networks_start_equal_and_apart(tiny_spec: EnvSpec):
     agent = DQN(env_spec=tiny_spec)
     pairs = list(zip(agent.online.parameters(), agent.target.parameters(), strict=True))

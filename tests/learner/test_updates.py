@@ -357,3 +357,6 @@ def test_a_norm_is_set_once(tmp_path):
     run = make_run(tmp_path, module=DQN(gradient_clip_norm=1.0), gradient_clip_val=2.0)
     with pytest.raises(ConfigError, match=r"gradient_clip_norm is 1\.0 and .* 2\.0: leave one"):
         run.fit()
+    run = make_run(tmp_path, module=DQN(gradient_clip_norm=1.0), gradient_clip_algorithm="value")
+    with pytest.raises(ConfigError, match=r"gradient_clip_algorithm is value, but nothing is clip"):
+        run.fit()

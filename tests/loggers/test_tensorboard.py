@@ -85,6 +85,7 @@ def test_without_being_asked_nothing_is_written_elsewhere(tmp_path):
 
 def test_histograms_that_nobody_would_see_are_refused(tmp_path):
     callback = ActorLearnerCallback(5, 10, 0, histogram_period_learner_steps=5)
+    make_run(tmp_path / "trial", callback, fast_dev_run=7).fit()  # which replaces all loggers
     words = "histogram_period_learner_steps is 5, but histograms go to TensorBoard and the Trainer"
     with pytest.raises(ConfigError, match=words):
         make_run(tmp_path, callback, logger=CSVLogger(tmp_path)).fit()

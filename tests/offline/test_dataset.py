@@ -15,10 +15,11 @@ from gymnasium.spaces import Box, Discrete
 from helpers.checkpoints import trained, untrained
 from helpers.training_runs import make_run, quiet, small_agent, small_data
 
-from lrl import ActorConfig, ActorLearnerCallback, EnvConfig, ReplayConfig
+from lrl import ActorConfig, ActorLearnerCallback, AtariConfig, EnvConfig, ReplayConfig
 from lrl.cli import commands
 from lrl.envs import make_spec
 from lrl.envs.toy import Identity
+from lrl.evaluation.episodes import EvaluationConfig
 from lrl.networks import LSTMCore, MultiEncoder
 from lrl.offline.dataset import dataset
 from lrl.offline.episodes import RecordedEpisode, rows_of
@@ -126,6 +127,16 @@ def test_fresh_episodes_of_leaves_branches_memory_and_masks(tmp_path, env: EnvCo
         np.testing.assert_array_equal(one.action, other.action)
 
 
+def test_fresh_episodes_are_cut_as_those_of_evaluation_are(tmp_path, monkeypatch):
+    small: dict[str, Any] = {"image_height": 12, "image_width": 12, "frame_skip": 4}
+    evaluation = EvaluationConfig(
+        max_frames_per_episode=80, env={"atari": {**small, "frame_skip": 2}}
+    )
+    monkeypatch.setattr("helpers.checkpoints.EvaluationConfig", lambda epsilon: evaluation)
+    checkpoint = untrained(tmp_path, EnvConfig("ALE/Pong-v5", atari=AtariConfig(**small)))
+    assert dataset(str(checkpoint), "fresh/pong-v0", episodes=1) == (1, 40)
+
+
 def test_frames_are_kept_to_the_last_bit():
     spec = EnvSpec.box((16, 16, 3), "uint8", 2)
     frames = np.random.default_rng(0).integers(256, size=(3, 16, 16, 3), dtype=np.uint8)
@@ -147,6 +158,9 @@ def test_what_fails_leaves_no_dataset_behind(tmp_path):
     with pytest.raises(RuntimeError, match="the environment broke"):
         write_dataset("half/made-v0", spec, broken(), None, "none", "")
     assert not minari.list_local_datasets()
+    odd = replace(spec, observation={"pos/x": next(iter(spec.observation.values()))})
+    with pytest.raises(ConfigError, match=r"leaf 'pos/x', but the files of a dataset take no '/'"):
+        write_dataset("half/made-v0", odd, [], None, "none", "")
     with pytest.raises(ConfigError, match=r"dataset_id 'half/made-v0' would be empty"):
         write_dataset("half/made-v0", spec, [], None, "none", "")
     assert not minari.list_local_datasets()
@@ -173,6 +187,11 @@ def test_environments_of_modules_and_of_classes(tmp_path, monkeypatch):
     assert minari.load_dataset("own/module-v0").env_spec.id == "lrl/Identity-v0"
     made = replace(gymnasium.spec("lrl/Identity-v0"), id="own/Held-v0", entry_point=Identity)
     monkeypatch.setitem(gymnasium.registry, "own/Held-v0", made)
+    leaves = replace(made, id="own/Leaves-v0", entry_point="helpers.dict_envs:NestedLedger")
+    monkeypatch.setitem(gymnasium.registry, "own/Leaves-v0", leaves)
+    nested = untrained(tmp_path / "three", EnvConfig("own/Leaves-v0"), encoder=MultiEncoder)
+    dataset(str(nested), "own/leaves-v0", episodes=1)
+    assert minari.load_dataset("own/leaves-v0").env_spec is None  # its leaves have other names
     dataset(str(untrained(tmp_path / "two", EnvConfig("own/Held-v0"))), "own/held-v0", episodes=1)
     assert minari.load_dataset("own/held-v0").env_spec is None
 

@@ -151,6 +151,16 @@ def test_reading_goes_on_where_it_stopped_in_the_same_dataset():
         begun("identity/other-v0").load_state_dict(state)
 
 
+def test_an_environment_of_another_name_is_told(caplog):
+    create("identity/random-v0", episodes=1)
+    spec = make_spec(EnvConfig("lrl/Identity-v0"))
+    for name in ("lrl/Identity-v0", "lrl.envs.toy:lrl/Identity-v0"):
+        MinariPool("identity/random-v0").prepare(EnvConfig(name), spec)
+    assert caplog.messages == []
+    MinariPool("identity/random-v0").prepare(EnvConfig("own/Identity-v0"), spec)
+    assert "was recorded in lrl/Identity-v0, and its agent is evaluated in" in caplog.text
+
+
 def test_a_dataset_with_more_steps_than_it_says_is_damaged(tmp_path):
     create("identity/random-v0", episodes=2, steps=10)
     file = tmp_path / "minari/identity/random-v0/data/metadata.json"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lrl.video import painter as painting
 from lrl.video.film import ActionValues, FilmFrame
-from lrl.video.painter import Painter, Scale, _amount, histogram
+from lrl.video.painter import Painter, Scale, _amount, _rounded, histogram
 
 NAMES = ["NOOP", "LEFT", "RIGHT"]
 CHOSEN, RANDOM, BAR = painting._CHOSEN, painting._RANDOM, painting._BAR
@@ -191,6 +191,18 @@ def test_a_scale_holds_what_it_covers_and_narrows_slowly(batches: list[list[floa
             assert low <= before[0] + 0.25 * abs(values.min() - before[0]) + 1e-6
             assert high >= before[1] - 0.25 * abs(values.max() - before[1]) - 1e-6
         before = low, high
+
+
+@given(st.floats(-1e9, 1e9, width=32), st.floats(0.0, 1e9, width=32))
+def test_an_axis_has_two_ends_around_what_it_holds(low: float, width: float):
+    high = low + width
+    start, end = _rounded(low, high)
+    assert start < end
+    slack = 1e-5 * (end - start)
+    assert start - slack <= low <= high <= end + slack
+    halves = np.array([0.5, 0.5], np.float32)
+    shares = histogram(np.array([low, high], np.float32), halves, start, end)
+    assert shares.sum() == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_scale_ignores_what_is_not_finite():

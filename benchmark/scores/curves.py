@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-from bisect import bisect_right
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmark.scores.runs import newest_version
@@ -37,23 +38,26 @@ def read_curve(version: Path, seed: int) -> list[dict[str, Any]]:
         seed: Its training seed, which is put into the rows.
 
     Returns:
-        Per evaluation: learner steps, environment steps as last logged before, seconds since the
-        run's first record, and the returns' mean and standard deviation. None if the run has
-        not been evaluated, or logged nothing else.
+        Per evaluation: learner steps, environment steps (those logged before and after it, and at
+        the run's end, say how many), seconds since the run's first record, and the returns' mean
+        and standard deviation. None if the run has not been evaluated, or logged nothing else.
     """
     events = EventAccumulator(str(version), size_guidance={"scalars": 0})
     events.Reload()
     if not {"count/env_steps", "eval/return_mean"} <= set(events.Tags()["scalars"]):
         return []
     began: Any = events.FirstEventTimestamp()
-    counts = events.Scalars("count/env_steps")
-    steps = [count.step for count in counts]
+    counted = {count.step: count.value for count in events.Scalars("count/env_steps")}
+    if (version / "summary.json").exists():
+        summary = json.loads((version / "summary.json").read_text())
+        counted[summary["learner_steps"]] = summary["env_steps"]
+    steps = sorted(counted)
     deviations = {event.step: event.value for event in events.Scalars("eval/return_std")}
     return [
         {
             "seed": seed,
             "learner_steps": event.step,
-            "env_steps": int(counts[max(0, bisect_right(steps, event.step) - 1)].value),
+            "env_steps": round(float(np.interp(event.step, steps, [counted[s] for s in steps]))),
             "seconds": round(event.wall_time - began),
             "return_mean": round(event.value, 2),
             "return_std": round(deviations[event.step], 2),

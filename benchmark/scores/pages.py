@@ -18,7 +18,8 @@ from textwrap import fill
 
 from benchmark.pages import put_between
 from benchmark.scores import pictures, plan
-from benchmark.scores.records import HOME, Row, read_rows, rows_of
+from benchmark.scores.records import HOME, Row, read_rows, recorded_rows
+from lrl.report.comparison import Panel
 
 PAGE = Path("docs/benchmarks.md")
 README = Path("README.md")
@@ -44,8 +45,15 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
     has_bar = any(task.bar > float("-inf") for task in campaign.tasks)
     heads += ["bar", "reached"] if has_bar else []
     state = f"{done} of {planned} runs are done" + (f", {failed} failed" if failed else "")
+    reasons = "".join(
+        f"\n- `{' '.join(part for part in (row['task'], row['algorithm']) if part)}` seed "
+        f"{row['seed']} failed, and is in no figure: {row['reason']}"
+        for row in rows
+        if row["outcome"] != "done"
+    )
     lines = [
         f"{state}. Training seeds {campaign.seeds[0]} to {campaign.seeds[-1]}.{_on_gpus(rows)}",
+        *([reasons] if reasons else []),
         "",
         f"| {' | '.join(heads)} |",
         f"|{' --- |' * len(heads)}",
@@ -68,7 +76,7 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
 def _on_gpus(rows: Sequence[Row]) -> str:
     """Return how many runs trained on which GPUs, as sentences; nothing of the others."""
     gpus = Counter(row["gpu"] for row in rows if row.get("gpu"))
-    return "".join(f" On one {gpu} each: {number}." for gpu, number in sorted(gpus.items()))
+    return "".join(f" {n} trained on {gpu}." for gpu, n in sorted(gpus.items()))
 
 
 def _column(published: Row) -> str:
@@ -83,8 +91,16 @@ def _scores(rows: Sequence[Row]) -> str:
     return f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f}; {len(scores)})"
 
 
-def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str, bytes]]:
-    """Return what follows the table of a campaign, and its pictures by name."""
+def evidence(
+    campaign: plan.Campaign, curves: Sequence[Row], home: Path = HOME
+) -> tuple[str, dict[str, bytes]]:
+    """Return what follows the table of a campaign, and its pictures by name.
+
+    Args:
+        campaign: The campaign.
+        curves: The evaluations of its runs.
+        home: Folder of its CSV file.
+    """
     text, found = "", {}
     tasks = len({task.name for task in campaign.tasks})
     published = PUBLISHED / f"{campaign.name}.csv"
@@ -92,9 +108,9 @@ def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str,
         table, found = pictures.statistics_of(panel)
         done = len(panel.tasks)
         of_some = f"\nOver the {done} of {tasks} tasks that have runs:\n" if done < tasks else ""
-        text = f"{of_some}\n{table}"
-    if rows := read_rows(home / f"{campaign.name}_curves.csv"):
-        found["curves"] = pictures.curves_picture(rows)
+        text = f"{of_some}\n{table}{_few_runs(panel)}"
+    if curves:
+        found["curves"] = pictures.curves_picture(curves)
     named = {f"campaign_{campaign.name}_{what}.png": data for what, data in found.items()}
     text += "".join(
         f"\n![{_CAPTIONS[what]}](images/{name})\n" for what, name in zip(found, named, strict=True)
@@ -103,26 +119,52 @@ def evidence(campaign: plan.Campaign, home: Path = HOME) -> tuple[str, dict[str,
 
 
 def answered(readme: str) -> str:
-    """Return the README with what the runs of Atari-100k say of the published scores."""
+    """Return the README with what the runs of Atari-100k say of the published scores.
+
+    Raises:
+        ValueError: Some rows are of other recipes or tests than the present ones.
+    """
+    campaign = plan.load("atari100k")
+    recorded_rows(campaign)
     panel = pictures.panel_of(HOME / "atari100k.csv", PUBLISHED / "atari100k.csv")
     if panel is None:
         return readme
-    tasks = len(plan.load("atari100k").tasks)
-    found = {group: estimates["IQM"] for group, estimates in panel.aggregates().items()}
+    found = panel.aggregates()
     ours, published = found["der"], found["der_van_hasselt_2019"]
-    between = "" if ours.low is None else f" (95 % interval {ours.low:.3f} to {ours.high:.3f})"
+    figures = []
+    for name, called in _STATISTICS.items():
+        one = ours[name]
+        between = "" if one.low is None else f", 95 % interval {one.low:.3f} to {one.high:.3f}"
+        figures.append(f"{called} {one.value:.3f} (published {published[name].value:.3f}{between})")
+    few = sum(len(scores) < 2 for scores in panel.scores["der"])
     said = (
-        f"over {len(panel.tasks)} of {tasks} games, {sum(map(len, panel.scores['der']))} runs, the "
-        f"interquartile mean of human-normalised scores is {ours.value:.3f}{between}, and that of "
-        f"the scores published for these games {published.value:.3f}"
+        f"human-normalised over {len(panel.tasks)} of {len(campaign.tasks)} games and "
+        f"{sum(map(len, panel.scores['der']))} runs, {', '.join(figures[:-1])} and {figures[-1]}"
+        + (f"; {few} games have one run, so that there are no intervals" if few else "")
     )
     return put_between(readme, "<!-- papers -->", "<!-- end of papers -->", fill(said, 76))
 
 
+def _few_runs(panel: Panel) -> str:
+    """Return what to know of intervals of few runs, as a paragraph."""
+    sizes = [len(scores) for group in panel.varied for scores in panel.scores[group]]
+    if not sizes or min(sizes) >= _MANY_RUNS:
+        return ""
+    return (
+        f"\nIntervals of {min(sizes)} runs a task are narrower than they say: a bootstrap draws "
+        "from these runs alone.\n"
+    )
+
+
+_STATISTICS = {
+    "IQM": "interquartile mean", "median": "median", "mean": "mean",
+    "optimality gap": "optimality gap",
+}  # fmt: skip
+_MANY_RUNS = 5
 _CAPTIONS = {
     "scores": "Statistics over the tasks, with 95 % intervals where each has several runs",
     "profile": "Performance profiles: the share of runs above each score",
-    "curves": "Returns in evaluation, interquartile mean of the seeds with 95 % intervals",
+    "curves": "Returns in evaluation, interquartile mean of the seeds; 95 % intervals of several",
 }
 
 
@@ -132,8 +174,9 @@ def written(page: str) -> tuple[str, dict[str, bytes]]:
     for begin in list(_BEGIN.finditer(page)):
         campaign = plan.load(begin[1])
         published = read_rows(PUBLISHED / f"{campaign.name}.csv")
-        text, found = evidence(campaign)
-        block = section(campaign, rows_of(campaign, Path()), published) + text
+        rows, curves = recorded_rows(campaign)
+        text, found = evidence(campaign, curves)
+        block = section(campaign, rows, published) + text
         page, images = put_between(page, begin[0], _END, f"\n{block}"), images | found
     return page, images
 

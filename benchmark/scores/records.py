@@ -21,7 +21,7 @@ ROW_FIELDS: tuple[str, ...] = (
     "task", "algorithm", "seed", "outcome", "score", "deviation", "episodes", "checkpoint",
     "test_settings", "validation", "env_steps", "frames", "learner_steps", "cpu_seconds", "seconds",
     "scheduling", "sittings", "resumed", "digest", "environment", "protocol", "epsilon",
-    "max_frames", "cores", "torch", "lrl", "ale_py", "processor", "gpu", "reason",
+    "max_frames", "cores", "torch", "lrl", "commit", "ale_py", "processor", "gpu", "reason",
 )  # fmt: skip
 CURVE_FIELDS: tuple[str, ...] = (
     "task", "algorithm", "seed", "digest", "learner_steps", "env_steps", "frames", "return_mean",
@@ -59,28 +59,56 @@ def append_row(path: Path, row: dict[str, object]) -> None:
         writer.writerow(row)
 
 
-def rows_of(campaign: Campaign, kept: Path, home: Path = HOME) -> list[Row]:
+def rows_of(campaign: Campaign, kept: Path | None = None, home: Path = HOME) -> list[Row]:
     """Return the rows of a campaign's ended runs, in its order, of its present recipes and tests.
 
     Args:
         campaign: The campaign.
-        kept: Folder of runs.
-        home: Folder of CSV files; what the folder of runs has comes before them.
+        kept: Folder of runs; none for those of the CSV file alone.
+        home: Folder of CSV files; what the folder of runs has comes before them, unless it failed.
+
+    Raises:
+        ValueError: The CSV file has two rows of one run.
     """
-    recorded = {_key(row): row for row in read_rows(home / f"{campaign.name}.csv")}
+    recorded = _by_run(home / f"{campaign.name}.csv")
     rows: list[Row] = []
     for task, seed in campaign.runs():
-        path = folder_of(kept, campaign, task, seed) / "row.json"
         key = (task.name, task.algorithm, str(seed), task.digest)
-        row = json.loads(path.read_text()) if path.exists() else recorded.get(key)
-        # Rows from before there was a column `test_settings` were tested as they are now.
-        if row and all(row.get(name, value) == value for name, value in task.tested.items()):
-            rows.append({**task.tested, **row})
+        path = kept and folder_of(kept, campaign, task, seed) / "row.json"
+        found = [json.loads(path.read_text())] if path and path.exists() else []
+        found += [recorded[key]] if key in recorded else []
+        found = [row for row in found if task.has(row)]
+        if found:
+            done = (row for row in found if row["outcome"] == "done")
+            rows.append({**task.tested, **next(done, found[0])})
     return rows
 
 
+def recorded_rows(campaign: Campaign, home: Path = HOME) -> tuple[list[Row], list[Row]]:
+    """Return the rows and the evaluations of a campaign's CSV files.
+
+    Raises:
+        ValueError: Some are of other recipes or tests than the present ones.
+    """
+    rows = rows_of(campaign, None, home)
+    keys = {_key(row) for row in rows}
+    scores, curves = (home / f"{campaign.name}{part}.csv" for part in ("", "_curves"))
+    for path in (scores, curves):
+        if stale := sorted({_key(row) for row in read_rows(path)} - keys):
+            raise ValueError(
+                f"{path} has rows of other recipes or tests than the present ones, of "
+                f"{len(stale)} runs, such as {stale[0]}: restore the recipe, or take them out"
+            )
+    return rows, [*read_rows(curves)]
+
+
 def gather(campaign: Campaign, kept: Path, home: Path = HOME) -> None:
-    """Bring the CSV files up to date with the folder of runs."""
+    """Bring the CSV files up to date with the folder of runs.
+
+    Raises:
+        ValueError: The files have rows of other recipes or tests, which would be lost.
+    """
+    recorded_rows(campaign, home)
     rows = rows_of(campaign, kept, home)
     recorded = read_rows(home / f"{campaign.name}_curves.csv")
     keys = {_key(row) for row in rows}
@@ -122,7 +150,10 @@ def table(campaign: Campaign, rows: Sequence[Row]) -> str:
 def _curve(folder: Path, row: Row) -> list[dict[str, Any]]:
     """Return the evaluations of a run, whose sittings each have a version; the last ones count."""
     parts = (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
-    runs = folder / "-".join(part for part in parts if part) / "runs"
+    own = folder / "-".join(part for part in parts if part)
+    if not (own / "row.json").exists():  # the row is another's, and this one is not at its end
+        return []
+    runs = own / "runs"
     done = row["outcome"] == "done"  # one that failed has no counts
     frames = int(row["frames"]) / int(row["env_steps"]) if done else 1
     points: dict[int, dict[str, Any]] = {}
@@ -138,13 +169,23 @@ def _key(row: Row) -> tuple[str, ...]:
     return (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
 
 
+def _by_run(path: Path) -> dict[tuple[str, ...], Row]:
+    found: dict[tuple[str, ...], Row] = {}
+    for row in read_rows(path):
+        if found.setdefault(_key(row), row) is not row:
+            raise ValueError(f"{path} has two rows of {_key(row)}: take one of them out")
+    return found
+
+
 def _cells(row: Row, fields: Iterable[str]) -> dict[str, Any]:
     return {field: row.get(field, "") for field in fields}
 
 
 def _write(path: Path, fields: Sequence[str], rows: Iterable[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    draft = path.with_suffix(".draft")  # others read it meanwhile
+    with draft.open("w", newline="") as file:
         writer = csv.DictWriter(file, fields, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_cells(row, fields) for row in rows)
+    draft.replace(path)

@@ -56,11 +56,11 @@ def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
     """
     folder = None if kept is None else str(kept / f"{task.name}_{seed}")
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as runs:
-        command = _command(task, seed, Path(runs))
+        command, digest = _command(task, seed, Path(runs)), task.digest
         started = time.perf_counter()
         _call([*command("fit"), "--trainer.enable_progress_bar", "false"])
         seconds = time.perf_counter() - started
-        return {**_scored(task, seed, Path(runs)), "seconds": round(seconds, 1)}
+        return {**_scored(task, seed, Path(runs), digest), "seconds": round(seconds, 1)}
 
 
 def advance(
@@ -90,16 +90,20 @@ def advance(
         Stopped: It was interrupted or is not to be tested, or another process works on it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    digest = task.digest
     row: dict[str, object] = {
-        "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": task.digest,
+        "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": digest,
         **task.tested,
     }  # fmt: skip
     with _locked(folder / "lock") as lock:
+        found = _read_json(folder / "row.json", None)
+        if found is not None and task.has(found):  # another process has ended it meanwhile
+            return found
         try:
             _sit(task, seed, folder, until, lock, machine)
             if not is_tested:
                 raise Stopped
-            row |= {**_scored(task, seed, folder / "runs"), "outcome": "done", "reason": ""}
+            row |= {**_scored(task, seed, folder / "runs", digest), "outcome": "done", "reason": ""}
             row["resumed"] = _how_it_went_on(folder, _sittings(folder))
         except Failed as error:
             row |= {"outcome": "failed", "reason": " ".join(str(error).split())[-300:]}
@@ -144,7 +148,7 @@ def _sit(
         shutil.rmtree(folder / "runs")
     sitting = {
         "ended": "killed", "scheduling": scheduling(), "from_checkpoint": is_saved,
-        "cores": available_cores(),
+        "cores": available_cores(), "commit": _commit(),
     }  # fmt: skip
     _write_json(folder / "sittings.json", [*sittings, sitting])
     command = [*_command(task, seed, folder / "runs")("fit")]
@@ -201,8 +205,10 @@ def _command(task: Task, seed: int, runs: Path) -> Any:
     return line
 
 
-def _scored(task: Task, seed: int, runs: Path) -> dict[str, object]:
-    """Test a trained run; return what a row says of it, but for the seconds."""
+def _scored(task: Task, seed: int, runs: Path, digest: str) -> dict[str, object]:
+    """Test a run that was trained by a recipe of this digest; return its row without seconds."""
+    if task.digest != digest:
+        raise Failed("the recipe was changed while the run was trained by it: run it again")
     command = _command(task, seed, runs)
     output = _call([*command("test", *task.test_settings), "--ckpt_path", task.checkpoint])
     score = re.search(r"return (-?[\d.]+) ± ([\d.]+) over (\d+) episodes", output)
@@ -220,7 +226,7 @@ def _scored(task: Task, seed: int, runs: Path) -> dict[str, object]:
         "learner_steps": summary["learner_steps"],
         "validation": summary["best_return_mean"],
         "cores": available_cores(),
-        "digest": task.digest,
+        "digest": digest,
         **_measured(summary["stamp"]),
         "episodes": score[3],
     }
@@ -268,11 +274,22 @@ def _spent(sittings: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     spent["scheduling"] = "idle" if is_idle else "normal"
     if sittings and "cores" in sittings[-1]:  # the test may have had others
         spent["cores"] = sittings[-1]["cores"]
+    commits = dict.fromkeys(str(sitting.get("commit", "unknown")) for sitting in sittings)
+    spent["commit"] = ", ".join(commits)
     if all("cpu_seconds" in sitting for sitting in sittings):
         spent["cpu_seconds"] = round(sum(sitting["cpu_seconds"] for sitting in sittings))
         if not is_idle:  # where others go first, wall time says nothing
             spent["seconds"] = round(sum(sitting["seconds"] for sitting in sittings), 1)
     return spent
+
+
+def _commit() -> str:
+    """Return the commit of the code here, with a + where files of it were changed since."""
+    ask = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _call(command: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,14 @@ class Task:
     def tested(self) -> dict[str, str]:
         """How its score is measured, in columns of its rows: the digest does not hold it."""
         return {"checkpoint": self.checkpoint, "test_settings": " ".join(self.test_settings)}
+
+    def has(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row is of the present recipe, tested as now.
+
+        Rows from before there was a column `test_settings` were tested as now.
+        """
+        tested = all(row.get(name, value) == value for name, value in self.tested.items())
+        return tested and row["digest"] == self.digest
 
 
 _HEADS: dict[str, tuple[str, ...]] = {

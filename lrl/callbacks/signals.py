@@ -136,7 +136,7 @@ class SlurmRequeue(TornDownAlways):
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Have the job queued again, now that everything is saved, on other ranks as well."""
+        """Have the job queued again, once all ranks have saved."""
         if self._environment is not None:
             _meet_at_the_end(trainer)
             if self.is_asked and self._environment.auto_requeue and trainer.is_global_zero:

@@ -30,7 +30,7 @@ from lrl.types import ConfigError
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.1
 _ABSENT_SECONDS = 5.0
-"""Whoever looks after longer was elsewhere, and the rest of that time counts as no silence."""
+"""Of the time between two looks at most so much counts as silence: the learner was elsewhere."""
 _LAST_CALLS_SECONDS = 2.0
 
 
@@ -123,13 +123,12 @@ class Fleet:
             return
         self._is_closed = True
         self.actors.is_asked = False
-        try:
+        with contextlib.ExitStack() as leaving:
+            leaving.callback(self._session.leave)
+            for part in self._parts:
+                leaving.callback(part.kill)
             if self._error is None:
                 self._take_last(take)
-        finally:
-            for part in self._parts:
-                part.kill()
-            self._session.leave()
 
     def _take_last(self, take: Callable[[Answer, bool], object]) -> None:
         deadline = time.monotonic() + _LAST_CALLS_SECONDS

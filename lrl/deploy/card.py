@@ -20,8 +20,8 @@ from lrl.report.contents import text
 from lrl.types import ConfigError
 
 _EXTRAS = {"lrl.envs.minatar": "minatar", "gymnasium.envs.box2d": "box2d"}
-_MUJOCO = "gymnasium.envs.mujoco"
 """What environments need beside lrl, by where they are."""
+_MUJOCO = "gymnasium.envs.mujoco"
 _LOCAL_LINES = ("sizes:", "goes on:")  # of the files where it was trained
 _CARD = """---
 {metadata}

@@ -24,7 +24,7 @@ from lrl.doctor import pretended_functions, pretended_tensor
 from lrl.doctor.pretended_functions import PretendedFunctions
 from lrl.doctor.pretended_graph import PretendedGraph
 from lrl.doctor.pretended_tensor import CUDA, PretendedTensor, host_of, is_view, written_by
-from lrl.parts.tape import INDEXING, reads, waits_for_flags
+from lrl.parts.tape import INDEXING, reads
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
@@ -228,7 +228,7 @@ class PretendedGpu:
     def _look_for_reads(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if reads(func, kwargs) or func is _aten.multinomial.default:  # which checks its weights
             self._read(str(func))
-        if waits_for_flags(func, args):
+        if _waits_for_flags(func, args):
             self._read(f"{func} by flags")
         for index in args[1] if func in INDEXING else ():
             if index is not None and not isinstance(index, PretendedTensor):
@@ -330,3 +330,16 @@ def _where() -> str:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
+
+
+def _waits_for_flags(func: Any, args: Sequence[Any]) -> bool:
+    """Return whether indexing waits for how many flags are set.
+
+    A number of the host is written where flags are set without it: torch fills by the mask.
+    """
+    indices = [index for index in args[1] if index is not None] if func in INDEXING else []
+    if not any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return False
+    is_added = bool(args[3:] and args[3])
+    is_number = len(args) > 2 and args[2].numel() == 1 and not isinstance(args[2], PretendedTensor)
+    return is_added or not is_number or len(indices) > 1

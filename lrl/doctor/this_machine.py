@@ -71,7 +71,7 @@ def this_machine(root: Path = Path("/")) -> Machine:
     """
     return Machine(
         processor=processor_name() or platform.machine(),
-        cores=available_cores(),
+        cores=available_cores(root),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         memory=available_bytes(root),
         shared=_size_of(root / "dev/shm"),

@@ -304,7 +304,7 @@ class RenderedGymnasium(RenderedEnv):
             raise self._no_pictures(f"render returned {what} instead of [height, width, 3]")
         if picture.dtype != np.uint8:
             raise self._no_pictures(f"render returned {picture.dtype} instead of bytes (uint8)")
-        return picture
+        return picture.copy()  # it may be drawn over
 
     def _no_pictures(self, reason: str) -> ConfigError:
         return ConfigError(f"{self._source} cannot be filmed: {reason}")

@@ -78,6 +78,7 @@ class CapturedUpdater(EagerUpdater):
         self._eager_steps = _EAGER_STEPS
         self._is_on_gpu = False
         self._settings: list[dict[str, Any]] = []
+        self._groups: Any = None
         self._rates: list[Tensor] = []
         self._recorded: dict[Any, Tape | _Graph] = {}
 
@@ -111,14 +112,15 @@ class CapturedUpdater(EagerUpdater):
         return self._repeated(batch, columns, layout)
 
     def _look_at_settings(self) -> None:
-        """Forget what was recorded with other settings of the optimizer; tell it of its rates."""
+        """Forget what was recorded with another state of the optimizer; write down its rates."""
         groups = self._optimizer.param_groups
         settings = [
             {name: value for name, value in group.items() if name not in ("params", "lr")}
             for group in groups
         ]
-        if settings != self._settings:
-            self._settings = settings
+        # A state that is loaded brings groups and moments of its own.
+        if settings != self._settings or groups is not self._groups:
+            self._settings, self._groups = settings, groups
             self._recorded.clear()
             self._rates = [_place_of_rate(group["params"][0].device) for group in groups]
         for group, rate in zip(groups, self._rates, strict=True):

@@ -233,7 +233,10 @@ class ImpalaEncoder(Encoder):
 
 
 class _AdaptiveMaxPool(nn.Module):
-    """`nn.AdaptiveMaxPool2d`, which ONNX has no operator for and CUDA no deterministic gradient."""
+    """`nn.AdaptiveMaxPool2d`, which ONNX has no operator for and CUDA no deterministic gradient.
+
+    Of several largest values in a window each has its share of the gradient.
+    """
 
     def __init__(self, side: int) -> None:
         super().__init__()

@@ -151,7 +151,8 @@ def _made_by(settings: Mapping[str, Any], spec: EnvSpec) -> str | None:
     It is looked up in the registry as it is: nothing is imported.
     """
     preprocessed = settings.get("wrappers") or settings.get("frame_stack", 1) > 1
-    preprocessed = preprocessed or any("." in name for name in spec.observation)
+    # Leaves of a Tuple are named by their numbers, those in other leaves by their paths.
+    preprocessed = preprocessed or any("." in n or n.isdigit() for n in spec.observation)
     known = gymnasium.registry.get(settings["id"].rpartition(":")[2])
     if preprocessed or "factory" in settings or "atari" in settings or known is None:
         return None

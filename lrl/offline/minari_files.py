@@ -123,11 +123,10 @@ class MinariEpisodes:
     def _check_spaces(self, space: Space) -> None:
         try:
             found = spec_from_spaces(space, self._dataset.action_space, self._whose)
-        except ConfigError as error:  # which advises wrappers
-            what = str(error).partition(": add ")[0]
+        except ConfigError as error:
             raise ConfigError(
-                f"{what}: a dataset stays as it was recorded; take one that was recorded with "
-                "such a wrapper as the environment needs"
+                f"{str(error).rstrip('.')}. A dataset stays as it was recorded: take one that was "
+                "recorded with that wrapper"
             ) from error
         here, there = self._spec.observation, found.observation
         alike = {n: stacked(c) for n, c in here.items()} == {

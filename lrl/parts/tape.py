@@ -33,21 +33,6 @@ def reads(func: Any, kwargs: Mapping[str, Any]) -> bool:
     )
 
 
-def waits_for_flags(func: Any, args: Sequence[Any]) -> bool:
-    """Return whether indexing waits for how many flags are set.
-
-    A number of the host is written where flags are set without it: torch fills by the mask.
-    """
-    indices = [index for index in args[1] if index is not None] if func in INDEXING else []
-    if not any(index.dtype in _FLAGS for index in indices):
-        return False
-    is_added = bool(args[3:] and args[3])
-    is_number = (
-        len(args) > 2 and args[2].numel() == 1 and type(args[2]) is Tensor
-    )  # no pretended one
-    return is_added or not is_number or len(indices) > 1
-
-
 class TapeError(RuntimeError):
     """A function looks at numbers that it computes, and may do something else with others."""
 
@@ -160,7 +145,8 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if reads(func, kwargs) or waits_for_flags(func, args):
+        flags = args[1] if func in INDEXING else ()
+        if reads(func, kwargs) or any(i is not None and i.dtype in _FLAGS for i in flags):
             raise TapeError(f"{func} waits for numbers that are computed")
         if func is _aten.lift_fresh.default:  # else a new constant would be the same tensor again
             func = _aten.clone.default

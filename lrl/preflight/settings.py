@@ -135,13 +135,12 @@ def check_cluster(
     Raises:
         ConfigError: Ray is not installed, or something does not fit.
     """
-    for name, where in (("object_store_mib", "null"), ("i_know_this_network_is_private", "set")):
-        value, is_own = getattr(cluster, name), cluster.address is None
-        if value != getattr(ClusterConfig, name) and is_own != (where == "null"):
-            raise ConfigError(
-                f"cluster.{name} is {value}, but cluster.address is {cluster.address or 'null'}, "
-                "so that it would do nothing: leave it out"
-            )
+    idle = "i_know_this_network_is_private" if cluster.address is None else "object_store_mib"
+    if (value := getattr(cluster, idle)) != getattr(ClusterConfig, idle):
+        raise ConfigError(
+            f"cluster.{idle} is {value}, but cluster.address is {cluster.address or 'null'}, so "
+            "that it would do nothing: leave it out"
+        )
     check_trust(import_ray(), cluster)
     _check_object_store(cluster)
     if inference is not None:

@@ -31,13 +31,13 @@ class Lives:
     restarts: int = 0
     deaths: deque[float] = field(default_factory=deque)
     short: int = 0
-    """Deaths in a row that came soon after the first sign of life, or before it."""
+    """Deaths in a row that came soon after they were seen at work, or before it."""
 
     def end(self, acted_at: float | None) -> float:
         """Note a death; return the seconds until the next start: only a crash loop has to wait.
 
         Args:
-            acted_at: `time.monotonic()` of the first sign of life, None if there was none.
+            acted_at: `time.monotonic()` at which it was first seen at work, None if it never was.
         """
         now = time.monotonic()
         self.deaths.append(now)
@@ -67,7 +67,7 @@ class SupervisedProcess:
     launched_at: float
     start: Patience = field(default_factory=Patience)
     acted_at: float | None = None
-    """When its first sign of life was seen."""
+    """When it was first seen at work."""
     ended_at: float | None = None
     restart_at: float | None = None
     lives: Lives = field(default_factory=Lives)

@@ -241,7 +241,7 @@ class Supervisor(ABC, Generic[H]):
         elif handle.has_failed_to_end():
             end([handle])
             self._record_death(handle, handle.cause_of_death())
-        elif reason := self._hung(handle):
+        elif handle.failed_at is None and (reason := self._hung(handle)):
             self._record_death(handle, reason + handle.end_hung())
         else:
             self._listen(handle)

@@ -252,9 +252,9 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
         ((0.0, 7e-08), (-1.0, 2.0))
     """
     size = max(abs(low), abs(high))
-    if high - low <= 1e-4 * size:  # float32 hardly tells its columns apart
+    if high - low <= max(1e-4 * size, 1e-30):  # float32 hardly tells its columns apart
         low, high = low - max(1.0, 1e-3 * size), high + max(1.0, 1e-3 * size)
     power = math.floor(math.log10((high - low) / 2))
-    step = next(s for f in (1, 2, 5, 10) if (s := f * 10.0**power) >= (high - low) / 10)
+    step = next(s for f in (1, 2) if (s := f * 10.0**power) >= (high - low) / 10)
     ends = math.floor(low / step + 1e-6), math.ceil(high / step - 1e-6)
     return round(ends[0] * step, 6 - power), round(ends[1] * step, 6 - power)

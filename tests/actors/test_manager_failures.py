@@ -139,13 +139,18 @@ def test_an_environment_that_never_works_is_not_tried_again(learner, where):
     assert made.manager.restarts == 0
 
 
-@pytest.mark.parametrize("fault", ["hung close", "thread that goes on"])
-def test_the_error_of_an_actor_that_does_not_end_by_it_is_told(learner, monkeypatch, fault):
-    monkeypatch.setattr("lrl.processes.supervised_process._END_SECONDS", 1.0)
-    made = learner(faulty(where="reset", fault=fault))
-    with pytest.raises(ActorError, match="failed before its first step: not restarted") as caught:
+@pytest.mark.parametrize(
+    ("fault", "where"), [("hung close", "step"), ("thread that goes on", "reset")]
+)
+def test_the_error_of_an_actor_that_does_not_end_by_it_is_told(learner, monkeypatch, fault, where):
+    monkeypatch.setattr("lrl.processes.supervised_process._END_SECONDS", 3.0)
+    settings = {"timeout_seconds": 1.0, "max_restarts": 0, "num_actors": 1}  # no progress after 1 s
+    made = learner(faulty(where=where, fault=fault), **settings)
+    with pytest.raises(ActorError, match="the ball is lost for ever") as caught:
         made.take_until(lambda: False, "the actor's exception")
-    assert "the ball is lost for ever" in str(caught.value)
+    assert ("failed before its first step: not restarted" in str(caught.value)) == (
+        where == "reset"
+    )
 
 
 def test_a_hung_actor_is_replaced(learner, caplog):

@@ -201,6 +201,21 @@ def test_a_run_that_is_only_trained_is_tested_by_the_next_command(fake):
     assert row["cores"] == available_cores()
 
 
+def test_a_run_that_another_process_has_ended_is_left(fake):
+    task, folder = fake("sys.exit('nothing is run')")
+    folder.mkdir(parents=True, exist_ok=True)
+    row = {"digest": task.digest, "outcome": "done", "score": "1.0", **task.tested}
+    (folder / "row.json").write_text(json.dumps(row))
+    assert runs.advance(task, 10, folder, None) == row
+    assert not (folder / "sittings.json").exists()
+
+
+def test_a_recipe_that_changed_while_it_trained_has_no_score(fake):
+    task, folder = fake("")
+    with pytest.raises(runs.Failed, match="the recipe was changed while the run was trained by it"):
+        runs._scored(task, 10, folder, "of before")
+
+
 def test_rows_and_curves_are_gathered_and_stay_without_their_folders(two, tmp_path):
     kept, home = tmp_path / "kept", tmp_path / "home"
     finished(kept, two, two.tasks[2], 11, score="470.5")
@@ -218,6 +233,37 @@ def test_rows_and_curves_are_gathered_and_stay_without_their_folders(two, tmp_pa
     before = (home / "two.csv").read_text()
     records.gather(two, tmp_path / "gone", home)
     assert (home / "two.csv").read_text() == before
+
+
+def test_rows_that_would_be_lost_are_not_gathered_over(two, tmp_path):
+    home = tmp_path / "home"
+    finished(tmp_path, two, two.tasks[0], 10)
+    records.gather(two, tmp_path, home)
+    before = (home / "two.csv").read_bytes()
+    changed = Task(**{**vars(two.tasks[0]), "settings": (*two.tasks[0].settings, "--x=1")})
+    other = plan.Campaign(two.name, two.budget, two.seeds, (changed,))
+    for look in (
+        lambda: records.gather(other, tmp_path, home),
+        lambda: records.recorded_rows(other, home),
+    ):
+        with pytest.raises(ValueError, match=r"two\.csv has rows of other recipes .* of 1 runs"):
+            look()
+    assert (home / "two.csv").read_bytes() == before
+    (home / "two.csv").write_bytes(before + before.splitlines(keepends=True)[1])
+    with pytest.raises(ValueError, match=r"two\.csv has two rows of \('one', 'a', '10'"):
+        records.rows_of(two, tmp_path, home)
+
+
+def test_what_is_recorded_as_done_stays(two, tmp_path):
+    """A run elsewhere may have failed, or is not at its end, or was tested otherwise."""
+    home, task = tmp_path / "home", two.tasks[0]
+    finished(tmp_path / "first", two, task, 10)
+    records.gather(two, tmp_path / "first", home)
+    finished(tmp_path / "failed", two, task, 10, outcome="failed", score="", reason="no memory")
+    finished(tmp_path / "tested", two, task, 10, score="1.0", checkpoint="best")
+    for kept in ("failed", "tested"):
+        (row,) = records.rows_of(two, tmp_path / kept, home)
+        assert (row["outcome"], row["score"]) == ("done", "480.5")
 
 
 def test_a_changed_recipe_leaves_its_rows_out(two, tmp_path):
@@ -468,13 +514,17 @@ def test_a_page_has_scores_published_ones_and_bars(two):
     rows = [
         {"task": "one", "algorithm": "a", "outcome": "done", "score": "470.0"},
         {"task": "one", "algorithm": "a", "outcome": "done", "score": "481.0", "gpu": "H100"},
-        {"task": "one", "algorithm": "b", "outcome": "failed", "score": "", "gpu": ""},
-    ]
+        {
+            "task": "one", "algorithm": "b", "outcome": "failed", "score": "", "gpu": "",
+            "seed": 11, "reason": "no memory",
+        },
+    ]  # fmt: skip
     published = [
         {"task": "one", "algorithm": "dqn_5m_frames", "score": "17"},
     ]
     assert pages.section(two, rows, published) == (
-        "2 of 6 runs are done, 1 failed. Training seeds 10 to 11. On one H100 each: 1.\n\n"
+        "2 of 6 runs are done, 1 failed. Training seeds 10 to 11. 1 trained on H100.\n"
+        "\n- `one b` seed 11 failed, and is in no figure: no memory\n\n"
         "| task | a | b | dqn 5m frames, published | bar | reached |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| `one` | 475.5 (470.0 to 481.0; 2) |  | 17 | 475 | 1 of 3 |\n"
@@ -518,8 +568,12 @@ def games(tmp_path, monkeypatch) -> plan.Campaign:
     return plan.load("games", tmp_path)
 
 
+def curves_of(home: Path) -> list[dict[str, str]]:
+    return records.read_rows(home / "games_curves.csv")
+
+
 def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
-    text, images = pages.evidence(games, tmp_path)
+    text, images = pages.evidence(games, curves_of(tmp_path), tmp_path)
     head, _, ours, theirs, *pictures = text.strip().split("\n")
     assert head == "| human-normalised score | runs | IQM | median | mean | optimality gap |"
     # Runs 0, 1, 1, 2, of which the middle half counts; means of the games 0.5 and 1.5.
@@ -529,7 +583,9 @@ def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
     assert list(images) == [
         f"campaign_games_{what}.png" for what in ("scores", "profile", "curves")
     ]
-    assert [line for line in pictures if line] == [
+    said, *pictures = [line for line in pictures if line]
+    assert said.startswith("Intervals of 2 runs a task are narrower than they say")
+    assert pictures == [
         f"![{pages._CAPTIONS[what]}](images/campaign_games_{what}.png)"
         for what in ("scores", "profile", "curves")
     ]
@@ -539,7 +595,7 @@ def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
 def test_statistics_are_of_the_tasks_that_have_runs(games, tmp_path):
     lines = (tmp_path / "games.csv").read_text().splitlines()
     (tmp_path / "games.csv").write_text("\n".join(line for line in lines if "Pong" not in line))
-    text, _ = pages.evidence(games, tmp_path)
+    text, _ = pages.evidence(games, curves_of(tmp_path), tmp_path)
     said, _, _, _, *rows = text.strip().split("\n")
     assert said == "Over the 1 of 2 tasks that have runs:"
     assert [re.sub(r" \[[^]]+\]", "", row) for row in rows[:2]] == [
@@ -554,7 +610,9 @@ def test_a_page_has_no_statistics_if_every_run_failed(games, tmp_path):
     failed = [[*row[:place], "", *row[place + 1 :]] for row in rows]
     with (tmp_path / "games.csv").open("w", newline="") as file:
         csv.writer(file).writerows([head, *failed])
-    assert list(pages.evidence(games, tmp_path)[1]) == ["campaign_games_curves.png"]
+    assert list(pages.evidence(games, curves_of(tmp_path), tmp_path)[1]) == [
+        "campaign_games_curves.png"
+    ]
 
 
 @pytest.mark.slow
@@ -591,6 +649,7 @@ tasks:
     assert float(row["cpu_seconds"]) > 1.0
     curve = records.read_rows(tmp_path / "home/short_curves.csv")
     assert [point["learner_steps"] for point in curve] == ["20", "40", "60"]
+    assert curve[-1]["env_steps"] == row["env_steps"]
     assert not list(folder.glob("runs/*/*/checkpoints/replay"))
 
 

@@ -154,6 +154,30 @@ def test_a_rate_that_somebody_sets_is_used(tiny_spec: EnvSpec):
     assert equal(*found)
 
 
+class GoesBack(L.Callback):
+    """Load an earlier state of the optimizer in the middle of training."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        optimizer = trainer.optimizers[0]
+        if trainer.global_step == 20:
+            self.state = copy.deepcopy(optimizer.state_dict())
+        if trainer.global_step == 50:
+            optimizer.load_state_dict(self.state)
+
+
+def test_a_state_of_the_optimizer_that_is_loaded_counts(tiny_spec: EnvSpec):
+    found = []
+    for updater in ("eager", "captured"):
+        torch.manual_seed(0)
+        agent = DQN(FlatEncoder, optimizer=ADAM, updater=updater, env_spec=tiny_spec)
+        trainer = quiet_trainer(STEPS, GoesBack(), log_every_n_steps=1000)
+        trainer.fit(agent, train_dataloaders=Loader(batches(STEPS)))
+        (state, *_) = trainer.optimizers[0].state.values()
+        assert state["step"].item() == 70
+        found.append(weights_of(agent.online))
+    assert equal(*found)
+
+
 class LooksAtKeys(DQN):
     """Weighs rows by their number."""
 

@@ -112,10 +112,12 @@ def test_an_ancestor_that_has_ended_is_the_first_rank_but_under_torchrun(
     if launcher == "torchrun":
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "17")
     watch = RankWatch()
-    watch.watch_first()
-    assert (watch._thread is None) == (launcher == "torchrun")
-    wait_for(lambda: watch.lost or launcher == "torchrun", "the end of the first one")
-    watch.stop()
+    try:
+        watch.watch_first()
+        assert (watch._thread is None) == (launcher == "torchrun")
+        wait_for(lambda: watch.lost or launcher == "torchrun", "the end of the first one")
+    finally:
+        watch.stop()  # else it would end this process
 
 
 @pytest.mark.parametrize(

@@ -335,6 +335,7 @@ def fake(two, tmp_path, monkeypatch):
             ]  # fmt: skip
 
         monkeypatch.setattr(runs, "_command", command_of)
+        monkeypatch.setattr(runs, "_commit", lambda: "c0ffee")  # no other process to wait for
         return two.tasks[0], tmp_path / "run"
 
     return told

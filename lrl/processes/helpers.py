@@ -22,6 +22,7 @@ from lrl.processes.patience import Patience
 _LOOK_SECONDS = 0.5
 _DESCRIPTORS = Path("/proc/self/fd")
 _lock = threading.Lock()
+_sockets: list[int] = []
 _server: Any = forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
 _tracker: Any = resource_tracker._resource_tracker  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -113,7 +114,6 @@ def _ensure_server() -> None:
     config: dict[str, Any] = process.current_process()._config  # pyright: ignore[reportAttributeAccessIssue]
     with _lock, tempfile.TemporaryDirectory(prefix="lrl-") as folder:
         config["tempdir"], before = folder, config.get("tempdir")
-        old = _server._forkserver_address or ""
         try:
             forkserver.ensure_running()
         finally:
@@ -121,5 +121,6 @@ def _ensure_server() -> None:
         if _server._forkserver_address.startswith(folder):
             descriptor = os.open(_server._forkserver_address, os.O_PATH)
             _server._forkserver_address = str(_DESCRIPTORS / str(descriptor))
-            if Path(old).parent == _DESCRIPTORS:
-                os.close(int(Path(old).name))
+            while _sockets:  # of a server that has ended
+                os.close(_sockets.pop())
+            _sockets.append(descriptor)

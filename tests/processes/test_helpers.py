@@ -128,6 +128,9 @@ def test_an_actor_whose_end_nobody_tells_is_given_up(learner, monkeypatch):
 
 def test_the_fork_servers_socket_has_no_name(learner, tmp_path, monkeypatch):
     """What has none cannot stay behind; processes start through it all the same."""
+    learner(num_actors=1).stop()
+    end_server()
+    forkserver.ensure_running()  # by somebody else, who knows nothing of our socket
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for _ in range(2):
         end_server()

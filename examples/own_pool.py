@@ -22,9 +22,10 @@ from lrl.types import RowKind, Rows
 def act(rows: multiprocessing.Queue, stream: int) -> None:
     """Play for ever; a row holds an observation and what came of the action taken in it."""
     env = gymnasium.make("CartPole-v1")
-    rng = np.random.default_rng(stream)
+    rng, seed = np.random.default_rng(stream), stream
     while True:
-        (observation, _), episode_return, length, over = env.reset(seed=stream), 0.0, 0, False
+        (observation, _), episode_return, length, over = env.reset(seed=seed), 0.0, 0, False
+        seed = None  # other episodes begin elsewhere
         while not over:
             action = int(rng.integers(2))
             following, reward, terminated, truncated, _ = env.step(action)

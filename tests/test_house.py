@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -49,3 +50,10 @@ def test_one_module_lives_at_the_root_and_no_room_has_more_than_twelve_files():
     root = {path.name for path in FILES.values() if path.parent == PACKAGE}
     assert root == {"__main__.py", "schedules.py"}
     assert {room: files for room, files in rooms.items() if files > 12} == {}
+
+
+def test_the_tests_that_every_python_runs_exist():
+    script = (PACKAGE.parent / ".ci" / "pythons").read_text(encoding="utf-8")
+    rooms = re.findall(r'^rooms="(.+)"$', script, re.MULTILINE)
+    assert rooms
+    assert [name for name in rooms[0].split() if not (Path(__file__).parent / name).exists()] == []

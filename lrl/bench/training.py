@@ -133,6 +133,7 @@ def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cp
         RuntimeError: It failed; what it said is in the message.
     """
     minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
     with tempfile.TemporaryDirectory() as folder:
         ended = subprocess.run(
             [
@@ -147,7 +148,7 @@ def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cp
                 "--data.rate.samples_per_insert", "1",
                 *DEVICES[device],
                 "--trainer.max_steps", "100000000",
-                "--trainer.max_time", f"00:00:{minutes:02d}:{rest:02d}",
+                "--trainer.max_time", f"00:{hours:02d}:{minutes:02d}:{rest:02d}",
                 "--trainer.limit_train_batches", "1000",
                 "--trainer.log_every_n_steps", "40" if device == "cpu" else "400",
                 "--trainer.enable_progress_bar", "false",
@@ -244,6 +245,8 @@ def _check_sides(sides: Sequence[str]) -> None:
     if wrong or not sides:
         what = f"has {wrong[0]!r}" if wrong else "is empty"
         raise ConfigError(f"--sides {what}: name some such as 'actors 2 x 8' or 'synchronous 8'")
+    if len(set(sides)) < len(sides):
+        raise ConfigError("--sides has a side twice: more of its runs are made by --rounds")
 
 
 def _check_names(option: str, names: Sequence[str], known: Mapping[str, object]) -> None:

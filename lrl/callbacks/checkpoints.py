@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 from typing_extensions import override
@@ -222,6 +222,7 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
         """Begin anew: another run may have been before."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit":
+            self._refuse_another_last(trainer)
             self.last_model_path, self._saved_step, self._failures = "", -1, 0
 
     @override
@@ -286,6 +287,15 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
                 if trainer.world_size > 1:  # the others may wait elsewhere, and end with this one
                     datamodule_of(trainer).ranks.stopped_together = False
 
+    def _refuse_another_last(self, trainer: L.Trainer) -> None:
+        for other in parts_of(trainer, ModelCheckpoint):
+            is_here = other.dirpath is None or Path(other.dirpath).absolute() == self.folder
+            if other.save_last and other.CHECKPOINT_NAME_LAST == "last" and is_here:
+                raise ConfigError(
+                    f"{type(other).__name__}.save_last is {other.save_last}, but lrl writes "
+                    "last.ckpt in the same folder: leave it out, or give it a dirpath of its own"
+                )
+
     def _is_time(self, trainer: L.Trainer) -> bool:
         period, step = self.period_learner_steps, trainer.global_step
         return period > 0 and step > 0 and step % period == 0
@@ -342,7 +352,7 @@ def checkpoint_folder(trainer: L.Trainer) -> Path:
             f"the run's folder is {folder}, but checkpoints are kept on a disk: give the Trainer's "
             "logger a save_dir, or the Trainer a default_root_dir, that is a path of this machine"
         )
-    return Path(folder) / "checkpoints"
+    return Path(folder).absolute() / "checkpoints"  # an environment may change the working folder
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:

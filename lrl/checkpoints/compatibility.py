@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +15,8 @@ from lrl.checkpoints.stamp import STAMP_KEY, check_format, trained_in
 from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
+
+_PARTS = ("encoder", "core", "head")
 
 
 def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None:
@@ -46,7 +50,17 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
                 f"the checkpoint holds the state of optimizer {there}, which {here} cannot go on "
                 f"from: set model.optimizer to {there}"
             )
+        there, here = (_class_of(each.get("lr_scheduler")) for each in (saved, own))
+        if there != here:
+            raise ConfigError(
+                f"the checkpoint holds the state of lr_scheduler {there}, which {here} cannot go "
+                f"on from: set model.lr_scheduler to {there}"
+            )
         _compare_optimizers(saved, own)
+
+
+def _class_of(part: Mapping[str, Any] | None) -> str:
+    return part["class_path"] if part else "null"
 
 
 def _check_updates(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
@@ -111,13 +125,34 @@ def _check_network(
         names = [name for name in names if name in there and name in here]
     tensor = next((name for name in names if there.get(name) != here.get(name)), None)
     if tensor is None:
+        saved, own = ({**each, **_with_defaults(each)} for each in (saved, own))
+        if changed := _said(saved, own, _PARTS):
+            _log.warning(
+                "the checkpoint's weights have the shapes of this network, but were learnt with "
+                "other settings: %s. What they say may mean something else here",
+                changed,
+            )
         return
-    settings = _said(saved, own, ("encoder", "head", "env_spec"))
+    settings = _said(saved, own, (*_PARTS, "env_spec"))
     shapes = f"the shape of {tensor} is {there.get(tensor)} there and {here.get(tensor)} here"
     raise ConfigError(
         f"the checkpoint holds another network: {settings or shapes}; set them alike, or train "
         "afresh"
     )
+
+
+def _with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a network with all arguments: scripts save those that they gave."""
+    found = {}
+    for name in _PARTS:
+        part = settings.get(name)
+        if isinstance(part, Mapping) and "class_path" in part:
+            module, _, cls = part["class_path"].rpartition(".")
+            part_class = getattr(sys.modules.get(module), cls, None)
+            parameters = inspect.signature(part_class).parameters if part_class else {}
+            defaults = {k: p.default for k, p in parameters.items() if p.default is not p.empty}
+            found[name] = {**part, "init_args": {**defaults, **part.get("init_args", {})}}
+    return found
 
 
 def check_finite(tensors: Mapping[str, Any]) -> None:

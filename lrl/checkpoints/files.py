@@ -40,6 +40,9 @@ _kept: tuple[object, Any] | None = None
 class CheckpointError(ConfigError):
     """A checkpoint cannot be used: the message names it, what is wrong, and what to use instead."""
 
+    problem = ""
+    """What is wrong alone, where the message also says what to use instead."""
+
 
 class SaveError(OSError):
     """A checkpoint could not be written; the message says why and how much space there is."""
@@ -145,7 +148,9 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu", keep: bool = Fa
         try:
             content = _read(path, map_location)
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; {_instead_of(path)}") from error.__cause__
+            advised = CheckpointError(f"{error}; {_instead_of(path)}")
+            advised.problem = str(error)
+            raise advised from error.__cause__
     if keep:
         _kept = asked, content
     return content

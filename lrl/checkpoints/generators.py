@@ -22,12 +22,15 @@ def generator_states() -> dict[str, Any]:
         True
     """
     numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 (it is others who use it)
-    key = numpy_state["state"]["key"].tolist()
+    inner = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in numpy_state["state"].items()
+    }  # its key, unless somebody gave numpy another generator than MT19937
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
         "python": random.getstate(),
-        "numpy": {**numpy_state, "state": {**numpy_state["state"], "key": key}},
+        "numpy": {**numpy_state, "state": inner},
     }
 
 
@@ -37,6 +40,7 @@ def load_generator_states(states: dict[str, Any]) -> None:
     if states["cuda"] is not None and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(states["cuda"])
     random.setstate(states["python"])
-    key = np.array(states["numpy"]["state"]["key"], np.uint32)
-    state = {**states["numpy"]["state"], "key": key}
+    state = dict(states["numpy"]["state"])
+    if "key" in state:
+        state["key"] = np.array(state["key"], np.uint32)
     np.random.set_state({**states["numpy"], "state": state})  # noqa: NPY002

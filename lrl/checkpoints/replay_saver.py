@@ -62,6 +62,7 @@ class ReplaySaver:
         self._segment_bytes = replay.nbytes // _SEGMENTS
         self._segments_made = 0
         self._saved = _Progress([], np.zeros_like(replay.streams.counts), hashlib.sha256())
+        self._starts: dict[str, IndexArray] = {}  # of each segment, by stream: its first row
         self._kept: list[Manifest] | None = None  # None before the first save
         self._snapshot: _Snapshot | None = None
         self._thread: threading.Thread | None = None
@@ -149,7 +150,8 @@ class ReplaySaver:
             self._forget()
         except Exception as error:  # training goes on, and the next save may succeed
             _log.error(
-                "the replay could not be saved in %s, where the saves before are kept: %s: %s",
+                "the replay could not be saved in %s, and is filled again by a run that goes on "
+                "from this checkpoint: %s: %s",
                 self._folder,
                 type(error).__name__,
                 error,
@@ -162,13 +164,14 @@ class ReplaySaver:
 
     def _write_rows(self, snapshot: _Snapshot) -> _Progress:
         """Write the rows that no segment holds; return what segments hold then."""
-        needed = [s for s in self._saved.segments if (np.array(s.stop) > snapshot.oldest).any()]
+        needed = [segment for segment in self._saved.segments if self._is_needed(segment, snapshot)]
         progress = _Progress(needed, snapshot.stop, self._saved.digest)
         out = None
         try:
             for start, stop in self._pieces(snapshot):
                 if out is None or out.num_bytes >= self._segment_bytes:
                     out = self._next_segment(out, progress.segments)
+                    self._starts.setdefault(progress.segments[-1].name, start)
                 write_record(out, self._replay.streams, start, stop)
                 progress.segments[-1] = out.described(stop)
                 self._note_written(stop)
@@ -179,6 +182,13 @@ class ReplaySaver:
             if out is not None:
                 out.close()
         return progress
+
+    def _is_needed(self, segment: SavedFile, snapshot: _Snapshot) -> bool:
+        """Return whether a segment has a row that is still there, or will have."""
+        stop = np.array(segment.stop)
+        is_there = (stop > snapshot.oldest) & (stop > self._starts[segment.name])
+        is_last = segment is self._saved.segments[-1]
+        return bool(is_there.any()) or (is_last and segment.num_bytes < self._segment_bytes)
 
     def _next_segment(self, full: HashedFile | None, segments: list[SavedFile]) -> HashedFile:
         """Go on with the last segment of the save before, or else begin a new one."""

@@ -29,7 +29,7 @@ _WRITTEN_BY_LIGHTNING = {"state_dict", "global_step", "pytorch-lightning_version
 def versions(runs: Path, name: str) -> list[Path]:
     """Return the folders of a run's versions, oldest first."""
     folders = (runs / name).glob("version_*")
-    numbered = [f for f in folders if f.name.removeprefix("version_").isdigit()]
+    numbered = [f for f in folders if f.name.removeprefix("version_").isdecimal()]
     return sorted(numbered, key=lambda folder: int(folder.name.removeprefix("version_")))
 
 
@@ -39,9 +39,9 @@ def new_version(runs: Path, name: str) -> str:
     Raises:
         ConfigError: The folder cannot be made.
     """
+    existing = versions(runs, name)
+    number = int(existing[-1].name.removeprefix("version_")) + 1 if existing else 0
     while True:
-        existing = versions(runs, name)
-        number = int(existing[-1].name.removeprefix("version_")) + 1 if existing else 0
         folder = runs / name / f"version_{number}"
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,7 @@ def new_version(runs: Path, name: str) -> str:
                 return folder.name
         except OSError as error:
             raise ConfigError(f"--runs {runs}: {folder} cannot be made: {error}") from error
+        number += 1
 
 
 def resolve_checkpoint(
@@ -59,7 +60,7 @@ def resolve_checkpoint(
 
     The file is read, so that a damaged one ends nothing later, and its content kept for whoever
     loads it next (see `read_checkpoint`). For a damaged `last`, or one whose replay was not written
-    to its end, the one before it is taken, of the run before if need be, with a warning.
+    to its end, the one before it is taken, of the run before if there is none, with a warning.
 
     A warning also says if the newest run has none, so that an older one is taken: a run that ended
     before it saved anything must not keep its predecessor from being gone on with. The best of a
@@ -142,6 +143,7 @@ def find_best(checkpoint: Path, content: Mapping[str, Any]) -> tuple[Path, float
                 found[path] = read_checkpoint(path)
             except CheckpointError as caught:
                 error = error or caught
+    found = {path: there for path, there in found.items() if _is_of_a_run(there)}
     for path, there in found.items():
         if _score_of(there, score) == score > -math.inf:
             return path, score
@@ -173,18 +175,21 @@ def _first_whole(files: Sequence[Path]) -> Path:
         if not problem:
             return files[0]
     except CheckpointError as error:
+        problem = error.problem or str(error)
         for file in files[1:]:
             with suppress(CheckpointError):
                 learner_step = _read(file)["global_step"]
-                _log.warning("%s (it is used: learner step %d)", error, learner_step)
+                _log.warning("%s: %s is used, of learner step %d", problem, file, learner_step)
                 return file
         raise
-    for file in files[1:]:
+    # A replay is filled again sooner than training is repeated: one save back at most.
+    for file in files[1:2]:
         with suppress(CheckpointError):
             content = _read(file)
             learner_step = content["global_step"]
-            is_earlier = learner_step <= newest["global_step"]  # else it is of another training
-            if is_earlier and saved_replay_of(content) and not missing_replay(file, content):
+            is_before = file.parent == files[0].parent or _seed(content) == _seed(newest)
+            is_before &= learner_step <= newest["global_step"]  # else it is of another training
+            if is_before and saved_replay_of(content) and not missing_replay(file, content):
                 _log.warning("%s: %s is used, of learner step %d", problem, file, learner_step)
                 return file
     return files[0]  # its replay is filled again, which the run says
@@ -233,10 +238,14 @@ def dataset_state(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return dataset if isinstance(dataset, Mapping) else {}
 
 
+def _is_of_a_run(content: Any) -> bool:
+    return isinstance(content, dict) and content.keys() >= _WRITTEN_BY_LIGHTNING
+
+
 def _read(path: Path | str) -> Mapping[str, Any]:
     """Return what is in the checkpoint of a training run; whoever loads it next takes it over."""
     content = read_checkpoint(path, keep=True)
-    if not isinstance(content, dict) or not content.keys() >= _WRITTEN_BY_LIGHTNING:
+    if not _is_of_a_run(content):
         raise CheckpointError(
             f"checkpoint {path} was not written by a training run: use one that was"
         )

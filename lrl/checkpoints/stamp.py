@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -258,8 +259,15 @@ def _plain(value: Any, name: str, gaps: list[str]) -> Any:
         return type(value)(items)
     if type(value) not in (bool, int, float, str, type(None)):
         gaps.append(name)
-        value = repr(value)
+        value = _text_of(value)
     return value
+
+
+def _text_of(value: Any) -> str:
+    """Return what an object is called, the same in every process: no address is in it."""
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 @functools.cache

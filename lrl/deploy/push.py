@@ -14,7 +14,7 @@ from lrl.deploy.hub import ADDRESS, CHECKPOINT, blamed, check_logged_in, import_
 from lrl.report.contents import contents
 from lrl.types import ConfigError
 
-_OF_EARLIER_PUSHES = ["config.yaml", "scores.json", "replay.*"]
+_OF_EARLIER_PUSHES = ["config.yaml", "scores.json", "replay.mp4", "replay.gif", "replay.png"]
 """What is of the agent that was there before, unless this push brings it anew."""
 
 

@@ -22,7 +22,7 @@ _SILENCE_SECONDS = 60.0
 _INCARNATIONS = 1000  # of an actor in one session: a checkpoint knows the restarts of rank 0 alone
 _ONE_PROCESS = (
     "ReplayDataset drains its actors in the learner process: use it directly as the "
-    "dataloader, or DataLoader(dataset, batch_size=None, num_workers=0)"
+    "dataloader, which also saves where it is (a DataLoader around it does not)"
 )
 
 
@@ -249,8 +249,10 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         while not self._can_sample():
             if self._check() and may_stop:
                 break
+            if self.env_steps != known:
+                started, known, is_told = time.perf_counter(), self.env_steps, False
             silence = time.perf_counter() - started
-            if silence > _SILENCE_SECONDS and self.env_steps == known and not is_told:
+            if silence > _SILENCE_SECONDS and not is_told:
                 is_told = True
                 name = type(pool).__name__
                 _log.warning("no environment step has come from %s for %.0f s", name, silence)

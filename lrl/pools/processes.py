@@ -106,10 +106,11 @@ class ProcessPool(ActorPool):
                 except Exception as error:
                     errors.append(error)
 
-        self.manager.stop(drain=lambda: self._drain(take_until_error))
-        self.queue.close()
-        if self.inference is not None:
-            self.inference.close()
+        with contextlib.ExitStack() as closing:  # whatever interrupts the end of the actors
+            if self.inference is not None:
+                closing.callback(self.inference.close)
+            closing.callback(self.queue.close)
+            self.manager.stop(drain=lambda: self._drain(take_until_error))
         if errors:
             raise errors[0]
 

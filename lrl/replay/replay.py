@@ -404,7 +404,10 @@ def check_memory(
         return
     fits = Replay.largest_capacity(spec, available - reserved, num_streams, beside)
     also = f" beside {format_bytes(reserved)} for the actors" if reserved else ""
+    hint = ""
+    if memory_map is None and device == "cpu":
+        hint = "; with replay.memory_map, a folder, frames are kept in a file of it instead"
     raise ConfigError(
         f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}{also}, but "
-        f"{format_bytes(available)} are available{whose}: at most {fits} rows fit"
+        f"{format_bytes(available)} are available{whose}: at most {fits} rows fit{hint}"
     )

@@ -24,6 +24,9 @@ _RECORD = np.dtype(
      ("ended", "?"), ("prefixes", "i8")]
 )  # fmt: skip
 _UNKNOWN = 255  # kind of a row that nobody looked at: anything may follow
+_UNCOUNTED = -1
+"""PREFIX rows before one that nobody looked at."""
+_KINDS = {int(kind): kind.name for kind in RowKind}
 _KEPT_FAULTS = 20
 
 
@@ -31,7 +34,8 @@ class Ledger:
     """Verify that rows and sampled transitions are what `LedgerEnv` gave, once each and in order.
 
     Give it everything that arrives in one replay, from the beginning. It does not raise: `counts`
-    and `faults` tell what it found, `raise_faults` ends a test.
+    and `faults` tell what it found, `raise_faults` ends a test. It is not for synchronous runs that
+    save their replay: their environments go on as new instances, without a GAP row.
 
     Args:
         env: The environment, for its number of actions and the chance that an episode ends.
@@ -85,6 +89,8 @@ class Ledger:
         last = self._last[stream[first]]
         now = _records(rows, order, frame)
         now["prefixes"] = self._prefixes(now["kind"], first, last["prefixes"])
+        uncounted = (last["prefixes"] == _UNCOUNTED)[first.cumsum() - 1]
+        now["prefixes"][uncounted & _begins_with_prefixes(now["kind"], first)] = _UNCOUNTED
         before = np.r_[now[:1], now[:-1]]
         before[first] = last
         gap = now["kind"] == RowKind.GAP
@@ -109,6 +115,7 @@ class Ledger:
             if start > self._looked_at[stream]:
                 self.counts["overlooked"] += start - int(self._looked_at[stream])
                 self._last["kind"][stream] = _UNKNOWN
+                self._last["prefixes"][stream] = _UNCOUNTED
             self._looked_at[stream] = streams.counts[stream]
             numbers = np.arange(start, streams.counts[stream])
             self.take(stored_rows(streams, stream, numbers))
@@ -169,6 +176,7 @@ class Ledger:
         """Tell which rows are not the ones that have to follow those before them."""
         first_kind = RowKind.PREFIX if self.frame_stack > 1 else RowKind.STEP
         more = before["prefixes"] < self.frame_stack - 1
+        more &= (before["prefixes"] != _UNCOUNTED) | (now["kind"] == RowKind.PREFIX)
         acted, ended = before["kind"] == RowKind.STEP, before["ended"]
         boundary, prefix = before["kind"] == RowKind.BOUNDARY, before["kind"] == RowKind.PREFIX
         restart, unknown = before["kind"] == RowKind.GAP, before["kind"] == _UNKNOWN
@@ -208,7 +216,7 @@ class Ledger:
             row = now[index]
             self._describe(
                 f"{fault}: stream {stream[index]}, instance {row['instance']}, episode "
-                f"{row['episode']}, step {row['time']}, {RowKind(row['kind']).name}"
+                f"{row['episode']}, step {row['time']}, {_KINDS.get(int(row['kind']), row['kind'])}"
             )
 
     def _describe(self, fault: str) -> None:
@@ -222,6 +230,15 @@ def _grown(array: npt.NDArray, size: int, **fields: int) -> npt.NDArray:
     for name, value in fields.items():
         added[name] = value
     return np.r_[array, added]
+
+
+def _begins_with_prefixes(
+    kind: npt.NDArray[np.uint8], first: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Tell which rows are PREFIX rows with nothing else before them in their streams."""
+    others = (kind != RowKind.PREFIX).cumsum()
+    before = others[first] - (kind[first] != RowKind.PREFIX)
+    return others == before[first.cumsum() - 1]
 
 
 def _records(rows: Rows, order: _Numbers, frame: npt.NDArray) -> npt.NDArray:

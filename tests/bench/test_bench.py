@@ -100,6 +100,7 @@ def test_both_workloads_are_trained_in_both_modes_unless_others_are_named(comman
             ["--sides", '["synchronous 0"]'],
             "--sides has 'synchronous 0': name some such as 'actors",
         ),
+        (["--sides", "[synchronous 8, synchronous 8]"], "--sides has a side twice"),
         (["--updates", '["dqn"]'], "--updates has 'dqn': name some of mlp, nature"),
         (["--device", "cuda"], "--device is cuda, but torch finds no GPU here"),
         (["--sections", '["learner"]'], "sections"),

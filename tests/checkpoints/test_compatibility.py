@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,43 @@ def test_a_network_of_frames_is_told_from_one_of_numbers(checkpoint: Path):
     module = DQN(encoder=NatureEncoder, env_spec=frames)
     with pytest.raises(ConfigError, match=r"model\.encoder\.class_path is .*MLPEncoder' there"):
         module.on_load_checkpoint(content)
+
+
+STEP = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=4, gamma=0.5)
+EXPONENTIAL = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.999)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "words"),
+    [
+        (STEP, EXPONENTIAL, r"StepLR, which \S+ExponentialLR cannot .* to \S+StepLR"),
+        (STEP, None, "StepLR, which null cannot"),
+        (None, STEP, "lr_scheduler null, which .* to null"),
+    ],
+)
+def test_another_kind_of_scheduler_is_refused(tmp_path: Path, there: Any, here: Any, words: str):
+    """Lightning would put the state of one into the other, whose rate is then neither's."""
+    callback = ActorLearnerCallback(5, 0, 0)
+    first = make_run(tmp_path, callback, module=agent(lr_scheduler=there), max_steps=2).fit()
+    second = make_run(tmp_path, module=agent(lr_scheduler=here), max_steps=4)
+    with pytest.raises(ConfigError, match=words):
+        second.fit(first.checkpoint("last"))
+
+
+@pytest.mark.parametrize("bound", [None, 100.0])
+def test_settings_that_change_what_weights_mean_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bound: float | None
+):
+    def categorical(**settings: Any) -> DQN:
+        return agent(head=functools.partial(CategoricalHead, num_atoms=5, **settings))
+
+    callback = ActorLearnerCallback(5, 0, 0)
+    first = make_run(tmp_path, callback, module=categorical(), max_steps=2).fit()
+    default = inspect.signature(CategoricalHead).parameters["v_max"].default
+    module = categorical(v_max=default if bound is None else bound)
+    make_run(tmp_path, module=module).trainer.validate(
+        module, datamodule=small_data(), ckpt_path=first.checkpoint("last"), verbose=False
+    )
+    told = [message for message in caplog.messages if "other settings" in message]
+    assert len(told) == (bound is not None)
+    assert all("v_max is 10.0 there and 100.0 here" in message for message in told)

@@ -46,3 +46,16 @@ def test_a_run_goes_on_with_them_without_a_replay(tmp_path):
     )
     second.fit(first.checkpoint("last"))
     assert_same(seen, [expected, expected])
+
+
+def test_another_generator_of_numpy_goes_on_too(tmp_path):
+    module: Any = np.random  # whose stubs lack two functions
+    before = module.get_bit_generator()
+    module.set_bit_generator(np.random.PCG64(3))
+    try:
+        torch.save(generator_states(), tmp_path / "states")
+        expected = draw()
+        load_generator_states(torch.load(tmp_path / "states", weights_only=True))
+        assert_same(draw(), expected)
+    finally:
+        module.set_bit_generator(before)

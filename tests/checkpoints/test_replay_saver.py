@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.inference import in_background
+from helpers.replay_rows import pack
 from helpers.saved_replays import Feed, contents, files, load, make_buffer, name_of, save, take
 
 from lrl.checkpoints import atomic_files
@@ -460,3 +461,34 @@ def test_the_manifest_is_plain_json_with_sizes_and_checksums(tmp_path):
         assert file["num_bytes"] <= (tmp_path / file["name"]).stat().st_size
         assert len(file["sha256"]) == 64
     assert isinstance(read_manifest(tmp_path / "manifest-2.json"), Manifest)
+
+
+def test_a_silent_stream_does_not_keep_the_segments_of_others(tmp_path: Path):
+    buffer, feed = make_buffer(), Feed(0)
+    saver = ReplaySaver(tmp_path, buffer, {})
+    buffer.add(feed.rows(100))
+    save(saver, 1)
+    held = []
+    for step in range(2, 40):
+        buffer.add(pack([(0, feed.environments[0].next_row()) for _ in range(25)]))
+        save(saver, step)
+        sizes = files(tmp_path).items()
+        held.append(sum(size for name, size in sizes if name.startswith("rows")))
+    restored = make_buffer()
+    load(tmp_path, restored, 39)
+    assert contents(restored) == contents(buffer)
+    assert max(held[20:]) <= max(held[:20])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_streams_of_any_pace_come_back(tmp_path: Path, seed: int):
+    buffer, feed = make_buffer(num_streams=3), Feed(seed, 3)
+    saver, rng = ReplaySaver(tmp_path, buffer, {}), np.random.default_rng(seed)
+    pace = rng.dirichlet(np.full(3, 0.3))
+    for step in range(1, 16):
+        streams = rng.choice(3, size=int(rng.integers(1, 120)), p=pace)
+        buffer.add(pack([(int(s), feed.environments[s].next_row()) for s in streams]))
+        save(saver, step)
+        restored = make_buffer(num_streams=3)
+        load(tmp_path, restored, step)
+        assert contents(restored) == contents(buffer)

@@ -73,7 +73,7 @@ def test_a_damaged_last_gives_way_to_the_one_before_with_a_warning(
     assert resolve_checkpoint("last", tmp_path, "run") == str(folder / "previous.ckpt")
     (warning,) = caplog.messages
     assert f"{folder / 'last.ckpt'} is damaged" in warning
-    assert f"{folder / 'previous.ckpt'} is whole: use that (it is used: learner step 10)" in warning
+    assert f": {folder / 'previous.ckpt'} is used, of learner step 10" in warning
 
 
 def with_replays(folder: Path, *written: str) -> None:
@@ -123,7 +123,8 @@ def test_the_run_before_is_gone_on_with_where_nothing_else_is_whole(
     before = tmp_path / "run/version_3/checkpoints/last.ckpt"
     assert resolve_checkpoint("last", tmp_path, "run") == str(before)
     assert f"{folder / 'last.ckpt'} is damaged" in caplog.text
-    assert "(it is used: learner step 20)" in caplog.text
+    (warning,) = caplog.messages
+    assert warning.endswith(f": {before} is used, of learner step 20")
 
 
 @pytest.mark.parametrize("step", [19, 20, 21])
@@ -141,6 +142,23 @@ def test_a_resumed_run_without_a_whole_replay_leads_to_the_run_before(
     # One of a later step is of another training.
     expected = (before if step <= 20 else folder) / "last.ckpt"
     assert resolve_checkpoint("last", tmp_path, "run") == str(expected)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_replay_is_filled_again_rather_than_much_training_repeated(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture, seed: int
+):
+    before = tmp_path / "run/version_3/checkpoints"
+    with_replays(before, "last")
+    with_replays(folder)
+    for path, its_seed in ((before / "last.ckpt", 0), (folder / "last.ckpt", seed)):
+        stamp = {STAMP_KEY: {"training": {"seed": its_seed}}}
+        write_checkpoint({**read_checkpoint(path), **stamp}, path)
+    assert resolve_checkpoint("last", tmp_path, "run") == str(folder / "last.ckpt")
+    assert not caplog.messages  # a run that goes on says that its replay is filled again
+    (folder / "previous.ckpt").unlink()  # it was killed while it saved for the first time
+    expected = folder if seed else before
+    assert resolve_checkpoint("last", tmp_path, "run") == str(expected / "last.ckpt")
 
 
 def test_a_job_that_starts_again_may_have_saved_nothing(tmp_path: Path, caplog):
@@ -217,6 +235,15 @@ def test_no_two_processes_get_the_same_version(tmp_path: Path, monkeypatch: pyte
         thread.join()
     assert sorted(made) == [f"version_{number}" for number in range(4)]
     assert [folder.name for folder in versions(tmp_path, "run")] == sorted(made)
+
+
+def test_a_folder_that_is_not_seen_ends_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "run/version_0").mkdir(parents=True)
+    (tmp_path / "run/version_²").mkdir()
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: iter(()))  # it may not be listed
+    assert new_version(tmp_path, "run") == "version_1"
+    monkeypatch.undo()
+    assert [folder.name for folder in versions(tmp_path, "run")] == ["version_0", "version_1"]
 
 
 @pytest.mark.parametrize("leads_nowhere", [False, True])
@@ -303,3 +330,8 @@ def test_a_best_that_was_handed_on_and_is_damaged_is_named(last: Path, tmp_path:
     last.with_name("best.ckpt").write_bytes(b"half")
     with pytest.raises(ConfigError, match=r"version_0/checkpoints/best\.ckpt is damaged"):
         resolve_checkpoint("best", tmp_path, name)
+
+
+def test_a_best_that_no_training_run_wrote_is_left_alone(last: Path):
+    write_checkpoint([1], last.with_name("best.ckpt"))
+    assert found(last) is None

@@ -91,6 +91,18 @@ def test_objects_in_the_settings_are_named_when_the_environment_is_wanted():
         env_of(stamp)
 
 
+class Maker:
+    """Something that is called for an environment's parts."""
+
+
+def test_objects_in_the_settings_are_the_same_in_another_process():
+    """Their addresses are not, and a run that goes on would leave its replay out for them."""
+    kwargs = [{"length": [Maker(), draw, functools.partial(repr, Maker())]} for draw in (abs, abs)]
+    stamps = [stamp_of(EnvConfig("lrl/Identity-v0", each)) for each in kwargs]
+    assert stamps[0]["environment"] == stamps[1]["environment"]
+    assert "builtins.abs" in json.dumps(stamps[0])
+
+
 @pytest.mark.parametrize(
     ("env", "module"),
     [

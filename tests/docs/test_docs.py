@@ -207,6 +207,7 @@ def test_the_options_of_the_page_on_evaluation_exist():
     known = {"--ckpt_path", "--name", "--runs", "--modules", "--help", "--data"}
     known |= {f"--{name}" for name in inspect.signature(evaluate).parameters}
     named = set(re.findall(r"--\w+", (ROOT / "docs/evaluation.md").read_text()))
+    known.add("--trainer")  # of `lrl fit`
     assert {"--out", "--mix_protocols", "--episodes"} <= named <= known
 
 

@@ -139,7 +139,7 @@ def test_refuses_the_workers_of_a_dataloader(method):
     try:
         dataset = data.train_dataloader()
         loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method)
-        with pytest.raises(ConfigError, match=r"batch_size=None, num_workers=0"):
+        with pytest.raises(ConfigError, match=r"use it directly as the dataloader"):
             next(iter(loader))
     finally:
         data.close()
@@ -512,6 +512,27 @@ def test_a_pool_that_delivers_nothing_is_named_and_takes_no_core(monkeypatch, ca
     assert "no environment step has come from Idle for 0 s" in caplog.text
     assert time.thread_time() - before < 0.15
     assert len(pool_of(dataset).waits) < 30
+
+
+def test_a_pool_that_falls_silent_in_the_middle_of_a_wait_is_named(monkeypatch, caplog):
+    monkeypatch.setattr("lrl.learner.dataset._SILENCE_SECONDS", 0.2)
+
+    class OnceAlive(CountingPool):
+        def poll(self, timeout: float) -> Iterator[Delivery]:
+            self.waits.append(timeout)
+            if len(self.waits) == 3:  # in the wait before learning begins
+                dataset.experience.env_steps += 1
+            yield from ()
+
+    def check() -> None:
+        if caplog.records:
+            raise KeyboardInterrupt
+
+    dataset = silent_dataset(check)
+    dataset._start_pool = lambda _: OnceAlive(0)
+    with pytest.raises(KeyboardInterrupt):
+        next(dataset)
+    assert "no environment step has come from OnceAlive" in caplog.text
 
 
 def test_a_pool_that_cannot_be_closed_is_named_and_the_rest_is_given_back(caplog):

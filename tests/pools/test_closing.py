@@ -52,3 +52,19 @@ def test_all_pools_that_are_joined_are_closed_though_one_fails():
     with pytest.raises(RuntimeError, match="cluster cannot"):
         JoinedPools([pool("cluster", fails=True), pool("processes", fails=False)]).close(print)
     assert closed == ["cluster", "processes"]
+
+
+def test_servers_are_closed_though_the_end_of_the_actors_is_interrupted():
+    done: list[str] = []
+
+    def interrupted(drain: Any) -> None:
+        raise KeyboardInterrupt
+
+    plan: Any = SimpleNamespace(actors=SimpleNamespace(num_actors=1, envs_per_actor=1))
+    pool: Any = ProcessPool(plan)
+    pool.queue = SimpleNamespace(close=lambda: done.append("queue"))
+    pool.inference = SimpleNamespace(close=lambda: done.append("servers"))
+    pool.manager = SimpleNamespace(stop=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.close(print)
+    assert done == ["queue", "servers"]

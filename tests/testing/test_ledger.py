@@ -190,6 +190,25 @@ def test_rows_that_were_overwritten_before_a_look_are_counted():
     assert ledger.counts["rows"] == 40
 
 
+@pytest.mark.parametrize("every", [10, 13, 17])
+def test_a_look_that_begins_among_prefix_rows_finds_no_fault(every: int):
+    rows = made_by(replace(SLOT, envs_per_actor=1), 4, steps=300)
+    replay, ledger = replay_of(rows[:0], 4, capacity=32), Ledger(LedgerEnv(), 4)
+    for start in range(0, len(rows), every):
+        replay.add(picked(rows, np.arange(start, min(start + every, len(rows)))))
+        ledger.take_new(replay.streams)
+    ledger.raise_faults()
+    assert ledger.counts["overlooked"] > 0
+
+
+def test_a_kind_that_does_not_exist_is_a_fault():
+    rows = copy.deepcopy(ROWS[1])
+    rows.kind[5] = 9
+    ledger = Ledger(LedgerEnv())
+    ledger.take(rows)
+    assert any(fault.endswith(" 9") for fault in ledger.faults)
+
+
 @pytest.mark.parametrize("n_step", [1, 2, 5, 8])
 def test_transitions_of_a_replay_are_valid(frame_stack, n_step):
     replay = replay_of(ROWS[frame_stack], frame_stack, n_step)

@@ -193,17 +193,31 @@ def measure(
 ) -> tuple[list[Measurement], list[str]]:
     """Train on every side in each round; return the figures, and the last round's verdicts.
 
+    A run that fails ends the rounds, of which those before it count, and is a remark.
+
     Args:
         workload: A key of `WORKLOADS`.
         sides: The first is compared with.
         seconds: Length of a run, start-up included.
         rounds: Runs of each side.
         device: Where it learns.
+
+    Raises:
+        ConfigError: A run of the first round ended before there was anything to measure.
+        RuntimeError: A run of the first round failed.
     """
     runs: dict[str, list[Run]] = {side: [] for side in sides}
-    for _ in range(rounds):
-        for side in sides:
-            runs[side].append(run(workload, *_sizes(side), seconds, device))
+    remarks: list[str] = []
+    for number in range(rounds):
+        try:
+            new = [run(workload, *_sizes(side), seconds, device) for side in sides]
+        except (ConfigError, RuntimeError) as error:
+            if number == 0:
+                raise
+            remarks = [f"{workload}: round {number + 1} of {rounds} is left out: {error}"]
+            break
+        for side, of_side in zip(sides, new, strict=True):
+            runs[side].append(of_side)
     found: list[Measurement] = []
     for name, (unit, scale) in FIGURES.items():
         values = {
@@ -212,7 +226,7 @@ def measure(
         reference = sides[0] if scale == 1.0 else None  # shares may be 0
         found += compared(f"training, {workload}", unit, values, reference)
     verdicts = [f"{workload}, {side}: {of_side[-1].verdict}" for side, of_side in runs.items()]
-    return found, verdicts
+    return found, [*verdicts, *remarks]
 
 
 def _sizes(side: str) -> tuple[int, int]:

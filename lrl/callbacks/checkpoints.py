@@ -137,14 +137,25 @@ class BestCheckpoint(_CheckpointInFolder):
             _log.error("the best weights so far, of score %.6g, are not kept: %s", score, error)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best score and where its weights are."""
-        return {"best_model_score": self.best_model_score, "best_model_path": self.best_model_path}
+        """Return the best score, of which metric it is, and where its weights are."""
+        return {
+            "best_model_score": self.best_model_score,
+            "best_model_path": self.best_model_path,
+            "best_model_monitor": self.monitor,
+        }
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Look for the best of the run that is resumed, if its scores compare with this one's."""
+        monitor = best_state(checkpoint).get("best_model_monitor", self.monitor)
         self._compares = not (isinstance(pl_module, DQN) and pl_module.measured_otherwise)
+        if trainer.state.fn == "fit" and monitor != self.monitor:
+            self._compares = False
+            _log.warning(
+                "the best score of the checkpoint is one of %s, and this run's monitor is %s: the "
+                "best from now on are kept", monitor, self.monitor,
+            )  # fmt: skip
         self._found = _ANYWHERE
         if trainer.state.fn != "fit" or not self._compares or not trainer.is_global_zero:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
 import sys
@@ -163,6 +164,20 @@ def check_finite(tensors: Mapping[str, Any]) -> None:
                 f"the weights {name} of the checkpoint are NaN or infinite: its training diverged, "
                 "so that its actions mean nothing; take an earlier one"
             )
+
+
+def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of an agent's weights, by which its scores are known to be its own.
+
+    Args:
+        tensors: A state dict in which the acting network's names begin with `online.`.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(name for name in tensors if name.startswith("online.")):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def differing_settings(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:

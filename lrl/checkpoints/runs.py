@@ -225,8 +225,9 @@ def best_state(content: Mapping[str, Any]) -> Mapping[str, Any]:
     Lightning's `ModelCheckpoint` says something under the same names, and more.
     """
     ours = {"best_model_path", "best_model_score"}
+    of_old, of_new = ours, ours | {"best_model_monitor"}  # the return, where none is named
     states = content.get("callbacks", {}).values()
-    return next((s for s in states if isinstance(s, Mapping) and s.keys() == ours), {})
+    return next((s for s in states if isinstance(s, Mapping) and s.keys() in (of_old, of_new)), {})
 
 
 def dataset_state(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -295,7 +295,8 @@ class LrlCLI(LightningCLI):
             print("max_epochs, max_time or limit_train_batches, whichever is 0")
             return
         score = f"{callback.best_model_score:.1f}" if best else "not evaluated"
-        print(f"\nbest evaluation return: {score}\ncheckpoint: {path}")
+        what = "return" if callback.best.monitor == "eval/return_mean" else callback.best.monitor
+        print(f"\nbest evaluation {what}: {score}\ncheckpoint: {path}")
         if not self.outcome.learned:
             steps = self.trainer.max_steps
             is_at_end = 0 <= steps <= self.trainer.global_step

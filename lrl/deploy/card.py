@@ -22,6 +22,7 @@ from lrl.types import ConfigError
 _EXTRAS = {"lrl.envs.minatar": "minatar", "gymnasium.envs.box2d": "box2d"}
 """What environments need beside lrl, by where they are."""
 _MUJOCO = "gymnasium.envs.mujoco"
+_OF_TRAINING = ("training", "environment")
 _LOCAL_LINES = ("sizes:", "goes on:")  # of the files where it was trained
 _CARD = """---
 {metadata}
@@ -98,8 +99,8 @@ def score_of(found: Mapping[str, Any], file: str | None) -> CardScore | None:
     """
     stamp = found["stamp"]
     if file is None:
-        best = found["best_evaluation"]
-        if best is None or Path(found["checkpoint"]).name != "best.ckpt":
+        best, is_best = found["best_evaluation"], Path(found["checkpoint"]).name == "best.ckpt"
+        if best is None or not is_best or found["best_by"] != "eval/return_mean":
             return None
         episodes = stamp["evaluation"]["episodes"]
         return CardScore(
@@ -110,10 +111,11 @@ def score_of(found: Mapping[str, Any], file: str | None) -> CardScore | None:
         )
     try:
         scores = json.loads(Path(file).read_text())["scores"]
-        own = flatten({"training": stamp["training"], "environment": stamp["environment"]})
+        own = flatten({name: stamp[name] for name in _OF_TRAINING})
         for score in scores:
             other = score["stamp"]
-            if own == flatten({name: other[name] for name in ("training", "environment")}):
+            is_own = score["weights_sha256"] == found["weights_sha256"]
+            if is_own and own == flatten({name: other[name] for name in _OF_TRAINING}):
                 return _measured(score)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(

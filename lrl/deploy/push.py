@@ -92,6 +92,8 @@ def _write(folder: Path, ckpt_path: str, address: str, film: str | None, score: 
         folder.mkdir(parents=True, exist_ok=True)
         for name, source in copies.items():
             shutil.copyfile(source, folder / name)
+        if contents(folder / CHECKPOINT)["weights_sha256"] != found["weights_sha256"]:
+            raise ConfigError(f"checkpoint {ckpt_path} was replaced by a newer one: push it again")
         (folder / "stamp.json").write_text(json.dumps(found["stamp"], indent=2) + "\n")
         (folder / "README.md").write_text(card)
     except OSError as error:

@@ -24,6 +24,8 @@ class Settings:
             or a distribution over given atoms.
         is_synchronous: Whether the learner acts itself.
         is_slowed: Whether `rate.max_learner_steps_per_second` is set.
+        has_own_pool: Whether rows come from a `data.pool`.
+        takes_weights: Whether whoever acts has to be sent weights.
     """
 
     max_learner_steps: int | None = None
@@ -35,6 +37,8 @@ class Settings:
     rescales: bool = False
     is_synchronous: bool = False
     is_slowed: bool = False
+    has_own_pool: bool = False
+    takes_weights: bool = True
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Settings:
@@ -61,6 +65,8 @@ class Settings:
             is_synchronous=not (data.get("actors") or {}).get("num_actors")
             and data.get("cluster") is None,
             is_slowed=rate.get("max_learner_steps_per_second") is not None,
+            has_own_pool=data.get("pool") is not None,
+            takes_weights=data.get("pool") is None,  # of one's own nobody knows
         )
 
 

@@ -213,7 +213,7 @@ def replay_small(run: History) -> Finding | None:
 def replay_old(run: History) -> Finding | None:
     """Find a learner that keeps to the same rows, or gets those of old policies."""
     lag = run.level("sync/policy_lag_mean") or 0.0
-    if lag > 0.25 * run.learner_steps:
+    if run.settings.takes_weights and lag > 0.25 * run.learner_steps:
         return Finding(
             "replay_old",
             f"new rows come from policies that are {lag:,.0f} learner steps old, after "
@@ -228,10 +228,13 @@ def replay_old(run: History) -> Finding | None:
     rate = samples / (env[-1] - env[0])
     if rate <= _MOST_SAMPLES_PER_INSERT:
         return None
+    more = "add actors (data.actors.num_actors)"
+    if run.settings.has_own_pool:
+        more = "have data.pool bring more rows"
     return Finding(
         "replay_old",
         f"{rate:,.0f} samples are drawn for each new env step, so the network learns the same rows "
-        "by heart: lower data.rate.samples_per_insert, or add actors (data.actors.num_actors)",
+        f"by heart: lower data.rate.samples_per_insert, or {more}",
         "data.rate.samples_per_insert",
     )
 
@@ -259,8 +262,9 @@ def learner_starved(run: History) -> Finding | None:
     waited = run.level("speed/learner_wait_fraction", 0.5)
     if waited is None or waited < 0.9 or not run.is_flat:
         return None
-    said = starved(waited, run.settings.is_synchronous, run.settings.is_slowed)
-    setting = "data.actors.num_actors"
+    settings = run.settings
+    said = starved(waited, settings.is_synchronous, settings.is_slowed, settings.has_own_pool)
+    setting = "data.pool" if settings.has_own_pool else "data.actors.num_actors"
     if run.settings.is_slowed:
         setting = "data.rate.max_learner_steps_per_second"
     return Finding("learner_starved", f"the return has not risen. The run is {said}", setting)

@@ -50,6 +50,7 @@ def verdict(
     is_synchronous: bool,
     is_slowed: bool = False,
     ratio: str = RATIO,
+    has_own_pool: bool = False,
 ) -> str:
     """Say what held a run back.
 
@@ -59,6 +60,7 @@ def verdict(
         is_synchronous: Whether the learner acted itself.
         is_slowed: Whether `rate.max_learner_steps_per_second` is set.
         ratio: The setting of how much is learnt from how much.
+        has_own_pool: Whether rows come from a `data.pool`.
 
     Example:
         >>> verdict({"wait": 0.6, "evaluate": 0.1}, [], is_synchronous=False)
@@ -68,7 +70,7 @@ def verdict(
     if not any(shares.values()):
         return "it ended before it learnt anything"
     if waited >= _WAITS:
-        return starved(waited, is_synchronous, is_slowed)
+        return starved(waited, is_synchronous, is_slowed, has_own_pool)
     if evaluated >= _EVALUATES:
         return (
             f"evaluation-bound: it took {percent(evaluated)} of the time; evaluate less often "
@@ -85,10 +87,14 @@ def verdict(
     return "balanced: neither the learner nor its actors waited much"
 
 
-def starved(waited: float, is_synchronous: bool, is_slowed: bool) -> str:
+def starved(
+    waited: float, is_synchronous: bool, is_slowed: bool, has_own_pool: bool = False
+) -> str:
     """Say of a learner that waited that it did, and why; see `verdict`."""
     if is_slowed:
         return f"held back by rate.max_learner_steps_per_second, {percent(waited)} of the time"
+    if has_own_pool:
+        return f"environment-bound: the learner waited {percent(waited)} of the time for data.pool"
     if is_synchronous:
         return (
             f"environment-bound: acting took {percent(waited)} of the time; actors in the "

@@ -86,4 +86,6 @@ def settings_of(trainer: L.Trainer) -> Settings:
         rescales=rescales is not None and rescales is not False,
         is_synchronous=data.num_actors == 0,
         is_slowed=data.rate.max_learner_steps_per_second is not None,
+        has_own_pool=data.has_own_pool,
+        takes_weights=data.takes_weights or not data.has_own_pool,
     )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lrl.checkpoints.atomic_files import check_place, write_asked
+from lrl.checkpoints.compatibility import weights_digest
 from lrl.checkpoints.files import read_checkpoint, reason
 from lrl.checkpoints.runs import best_state, dataset_state, missing_replay, saved_replay_of
 from lrl.checkpoints.saved_replay import (
@@ -95,9 +96,11 @@ def _contents(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         "frames": stamp["training"]["frames"],
         "episodes": dataset_state(content).get("episodes"),
         "best_evaluation": _best(content),
+        "best_by": best_state(content).get("best_model_monitor", "eval/return_mean"),
         "parts": {name: _part(settings.get(name)) for name in _PARTS},
         "learning": {name: settings[name] for name in _LEARNING if name in settings},
         "optimizer_now": _optimizer_now(content),
+        "weights_sha256": weights_digest(content["state_dict"]),
         "parameters": sum(tensor.numel() for tensor in online),
         "bytes": {
             "file": path.stat().st_size,
@@ -243,7 +246,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "protocol", f"{stamp['protocol']} ({_said(stamp['evaluation'], ' ')})"
     yield "steps", _steps(found)
     best = found["best_evaluation"]
-    yield "best score", "none: not evaluated yet" if best is None else f"{best:g}"
+    said = "none: not evaluated yet" if best is None else f"{best:g} ({found['best_by']})"
+    yield "best score", said
     yield from ((name, _said_part(part)) for name, part in found["parts"].items())
     yield "its state", _said(found["optimizer_now"]) or "none"
     yield "learning", _said(found["learning"])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
+from lrl.checkpoints.compatibility import weights_digest
 from lrl.envs import kind_of, make_spec
 from lrl.evaluation.episodes import TEST_SEED, differing_spaces, run_episodes
 from lrl.learner.agent import Agent, find_device, load_agent
@@ -104,7 +105,9 @@ def _play(agent: Agent, seeds: range, device: torch.device) -> Score:
         max_frames=agent.stamp["evaluation"]["max_frames_per_episode"],
         num_threads=torch.get_num_threads(),
     )
-    return Score(str(agent.path), agent.stamp, episodes, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    weights = weights_digest(agent.module.state_dict())
+    return Score(str(agent.path), agent.stamp, episodes, seconds, weights)
 
 
 def _check_seeds(first_seed: int, episodes: int) -> None:

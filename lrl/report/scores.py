@@ -33,6 +33,7 @@ class Score:
     stamp: Mapping[str, Any]  # its protocol stamp, with the `evaluation` that this score is of
     episodes: Episodes  # in the order of the seeds
     seconds: float  # wall time of the episodes
+    weights_sha256: str = ""  # of the weights that played
 
     @property
     def first_seed(self) -> int:
@@ -67,6 +68,7 @@ class Score:
         count = len(self.episodes.returns)
         return {
             "checkpoint": self.checkpoint,
+            "weights_sha256": self.weights_sha256,
             "statistics": {
                 **asdict(self.summary),
                 "human_normalised": self.human_normalised,

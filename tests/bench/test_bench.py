@@ -11,6 +11,7 @@ from helpers.command_line import Project, quiet_commands
 
 from lrl.bench import ladder, training
 from lrl.bench.measure import Measurement
+from lrl.types import ConfigError
 
 pytestmark = quiet_commands
 
@@ -26,7 +27,7 @@ def command(project, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("actors", "seconds"), [(0, 10.0), (2, 25.0)])
+@pytest.mark.parametrize(("actors", "seconds"), [(0, 20.0), (2, 25.0)])
 def test_a_run_is_measured(actors, seconds):
     run = training.run("cartpole", actors, envs=2, seconds=seconds)
     found = run.figures
@@ -43,6 +44,25 @@ def test_what_a_run_said_is_shown_if_it_fails(monkeypatch):
     monkeypatch.setitem(training.WORKLOADS, "none", ["--data.env.id", "NoSuch-v0"])
     with pytest.raises(RuntimeError, match="NoSuch"):
         training.run("none", 0, 1, 5.0)
+
+
+def test_a_run_that_fails_leaves_the_rounds_before_it(monkeypatch):
+    made: list[int] = []
+
+    def run(*how: object) -> training.Run:
+        made.append(1)
+        if len(made) in fails:
+            raise ConfigError("it had hardly begun")
+        return training.Run(dict.fromkeys(training.FIGURES, 1.0), "balanced")
+
+    monkeypatch.setattr(training, "run", run)
+    sides, fails = ("synchronous 8", "actors 1 x 8"), {4}
+    found, remarks = training.measure("pong", sides, 15.0, 3)
+    assert {len(each.values) for each in found} == {1}
+    assert remarks[-1] == "pong: round 2 of 3 is left out: it had hardly begun"
+    fails = {5}
+    with pytest.raises(ConfigError, match="hardly begun"):
+        training.measure("pong", sides, 15.0, 3)
 
 
 @pytest.fixture

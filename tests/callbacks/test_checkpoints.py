@@ -330,5 +330,20 @@ def test_best_and_last_of_a_callback_are_found_by_the_trainer(tmp_path, scores):
 
 def test_best_checkpoint_alone_keeps_its_own_state():
     best = BestCheckpoint("eval/return_min")
-    best.load_state_dict({"best_model_score": 2.5, "best_model_path": "there"})
-    assert best.state_dict() == {"best_model_score": 2.5, "best_model_path": "there"}
+    state = {"best_model_score": 2.5, "best_model_path": "there"}  # as 0.1.0 wrote it
+    best.load_state_dict(state)
+    assert best.state_dict() == {**state, "best_model_monitor": "eval/return_min"}
+
+
+def test_a_best_by_another_metric_is_not_one_to_beat(tmp_path, scores, caplog):
+    scores(5.0)
+    callback = ActorLearnerCallback(5, 5, 0, monitor="eval/length_mean")
+    first = make_run(tmp_path, callback, max_steps=5).fit()
+    summary = json.loads((first.checkpoint("best").parent.parent / "summary.json").read_text())
+    assert summary["best_return_mean"] is None
+    second = make_run(tmp_path, ActorLearnerCallback(5, 5, 0), max_steps=10)
+    scores(-3.0)
+    second.fit(first.checkpoint("last"))
+    assert "is one of eval/length_mean, and this run's monitor is eval/return_mean" in caplog.text
+    assert second.callback.best_model_score == -3.0
+    assert second.checkpoint("best").exists()

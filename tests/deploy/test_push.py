@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +201,27 @@ def test_a_score_is_that_of_the_checkpoint_or_none(checkpoint, tmp_path):
     with pytest.raises(ConfigError, match="is no JSON file that lrl evaluate --out wrote"):
         push(str(checkpoint), "me/x", score=str(checkpoint), output=str(tmp_path / "o"))
     assert not (tmp_path / "o").exists()
+
+
+def test_a_score_of_other_weights_with_the_same_stamp_is_none_of_the_checkpoint(
+    checkpoint, tmp_path
+):
+    """Two algorithms with one seed, and as many steps, have equal stamps."""
+
+    def change(content: dict[str, Any]) -> None:
+        weights = content["state_dict"]
+        weights[next(name for name in weights if name.startswith("online."))] += 1.0
+
+    other = edited(checkpoint, "other", change)
+    paths, scores = [str(other), str(checkpoint)], tmp_path / "scores"
+    values = [score.return_mean for score in evaluate(paths, episodes=9, out=str(scores))]
+    push(str(checkpoint), "me/x", score=f"{scores}.json", output=str(tmp_path / "out"))
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"Mean return {values[1]:.2f} +/-" in card
+    evaluate(paths[:1], episodes=2, out=str(tmp_path / "one"))
+    one = str(tmp_path / "one.json")
+    with pytest.raises(ConfigError, match="holds no score of"):
+        push(str(checkpoint), "me/x", score=one, output=str(tmp_path / "o"))
 
 
 def test_the_card_warns_of_code_that_is_not_lrls(checkpoint, tmp_path):

@@ -124,6 +124,12 @@ def test_each_finding_is_named_with_its_numbers(name, values, words):
     assert finding.setting
 
 
+def test_rows_of_a_pool_that_takes_no_weights_are_of_no_old_policy():
+    rows = having(healthy(), {"sync/policy_lag_mean": 1500.0})
+    assert found(rows) == ["replay_old"]
+    assert found(rows, replace(SETTINGS, has_own_pool=True, takes_weights=False)) == []
+
+
 def test_priorities_that_collapsed():
     rows = [{**row, "replay/priority_max": 3.0} for row in healthy()]
     assert found(rows) == []
@@ -277,6 +283,14 @@ def test_rows_are_taken_as_they_are_in_the_file():
               replay: {gamma: 0.995}
             """,
             Settings(None, 0.9, gives_returns=True, rescales=True, is_synchronous=True),
+        ),
+        (
+            """
+            data:
+              actors: {num_actors: 2}
+              pool: {class_path: my.Pool}
+            """,
+            Settings(has_own_pool=True, takes_weights=False),
         ),
     ],
 )

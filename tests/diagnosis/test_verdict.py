@@ -24,6 +24,7 @@ def actor(wait_seconds: float) -> ActorStatistics:
     [
         (0.6, [0.0], {}, "environment-bound: the learner waited 60% of the time; add actors"),
         (0.6, [], {"is_synchronous": True}, "environment-bound: acting took 60% of the time"),
+        (0.6, [], {"has_own_pool": True}, "environment-bound: the learner waited 60% of"),
         (0.6, [0.0], {"is_slowed": True}, "held back by rate.max_learner_steps_per_second, 60%"),
         (
             0.0,

@@ -51,7 +51,7 @@ def test_the_command_tells_it_and_writes_it(tmp_path, checkpoint, monkeypatch, c
     assert (lines["environment"], lines["observation"]) == ("CartPole-v1", "float32 4")
     assert lines["actions"] == "2"
     assert lines["steps"] == "20 learner steps, 61 env steps, 61 frames, 1 episodes (seed 0)"
-    assert lines["best score"] == "10.5"
+    assert lines["best score"] == "10.5 (eval/return_mean)"
     assert lines["encoder"] == "lrl.networks.encoders.MLPEncoder(hidden_sizes=[8])"
     assert lines["core"] == "none"
     assert lines["its state"] == "lr=0.001, betas=[0.9, 0.999], eps=1e-08"

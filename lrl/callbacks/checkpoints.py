@@ -299,8 +299,10 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
                     datamodule_of(trainer).ranks.stopped_together = False
 
     def _refuse_another_last(self, trainer: L.Trainer) -> None:
+        if self.folder is None:
+            return
         for other in parts_of(trainer, ModelCheckpoint):
-            is_here = other.dirpath is None or Path(other.dirpath).absolute() == self.folder
+            is_here = Path(other.dirpath or self.folder).absolute() == self.folder.absolute()
             if other.save_last and other.CHECKPOINT_NAME_LAST == "last" and is_here:
                 raise ConfigError(
                     f"{type(other).__name__}.save_last is {other.save_last}, but lrl writes "
@@ -363,7 +365,7 @@ def checkpoint_folder(trainer: L.Trainer) -> Path:
             f"the run's folder is {folder}, but checkpoints are kept on a disk: give the Trainer's "
             "logger a save_dir, or the Trainer a default_root_dir, that is a path of this machine"
         )
-    return Path(folder).absolute() / "checkpoints"  # an environment may change the working folder
+    return Path(folder) / "checkpoints"
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:

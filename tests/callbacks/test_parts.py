@@ -81,6 +81,15 @@ def test_model_checkpoint_keeps_the_best_evaluations(tmp_path):
         assert torch.load(path, weights_only=True)["global_step"] in steps
 
 
+@pytest.mark.parametrize("place", [None, "run/version_0/checkpoints"])
+def test_two_that_write_the_last_checkpoint_are_refused(tmp_path, place):
+    dirpath = place and tmp_path / place
+    other = ModelCheckpoint(dirpath, every_n_train_steps=4, save_last=True)
+    run = make_run(tmp_path, other, ActorLearnerCallback(5, 0, 0), max_steps=5)
+    with pytest.raises(ConfigError, match=r"ModelCheckpoint\.save_last is True, but lrl writes"):
+        run.fit()
+
+
 # Lightning's: the resumed run has a folder of its own.
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_numbered_snapshots_stay_and_can_be_gone_on_with(tmp_path):

@@ -150,9 +150,10 @@ def _with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(part, Mapping) and "class_path" in part:
             module, _, cls = part["class_path"].rpartition(".")
             part_class = getattr(sys.modules.get(module), cls, None)
-            is_part = isinstance(part_class, type) and issubclass(part_class, torch.nn.Module)
-            parameters = inspect.signature(part_class).parameters if is_part else {}
-            defaults = {k: p.default for k, p in parameters.items() if p.default is not p.empty}
+            defaults = {}
+            if isinstance(part_class, type) and issubclass(part_class, torch.nn.Module):
+                parameters = inspect.signature(part_class).parameters
+                defaults = {k: p.default for k, p in parameters.items() if p.default is not p.empty}
             found[name] = {**part, "init_args": {**defaults, **part.get("init_args", {})}}
     return found
 

@@ -245,13 +245,14 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         )
 
     def _wait(self, pool: ActorPool, may_stop: bool) -> None:
-        started, known, is_told = time.perf_counter(), self.env_steps, False
+        started = time.perf_counter()
+        last, known, is_told = started, self.env_steps, False
         while not self._can_sample():
             if self._check() and may_stop:
                 break
             if self.env_steps != known:
-                started, known, is_told = time.perf_counter(), self.env_steps, False
-            silence = time.perf_counter() - started
+                last, known, is_told = time.perf_counter(), self.env_steps, False
+            silence = time.perf_counter() - last
             if silence > _SILENCE_SECONDS and not is_told:
                 is_told = True
                 name = type(pool).__name__

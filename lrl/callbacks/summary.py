@@ -173,7 +173,7 @@ class RunSummary(L.Callback, WritesFiles):
             ratio="trainer.max_steps" if is_offline else ratio,
             has_own_pool=datamodule.has_own_pool and not is_offline,
         )
-        returns = self.best.best_model_path and self.best.monitor == "eval/return_mean"
+        has_return = self.best.best_model_path and self.best.monitor == "eval/return_mean"
         return {
             "seconds": seconds,
             "learner_steps": trainer.global_step,
@@ -188,7 +188,7 @@ class RunSummary(L.Callback, WritesFiles):
             "verdict": self.verdict,
             "findings": [f._asdict() for f in self.diagnosis.findings()] if self.diagnosis else [],
             "samples_per_insert": mean([report["samples_per_insert"] for report in reports]),
-            "best_return_mean": self.best.best_model_score if returns else None,
+            "best_return_mean": self.best.best_model_score if has_return else None,
             "best_model_path": self.best.best_model_path or None,
             "actors": [
                 {

@@ -46,6 +46,12 @@ class WrapperConfig:
                 "checkpoint: evaluation and resumed runs would have others. Scale by constants, "
                 "observations with gymnasium.wrappers.RescaleObservation"
             )
+        if self.path.startswith("gymnasium.") and self.path.endswith(".RecordVideo"):
+            raise ConfigError(
+                f"env.wrappers has {self.path}, whose files every process would write over the "
+                "others': leave it out. lrl.callbacks.EpisodeVideo films evaluations, and "
+                "`lrl play` makes a film of a checkpoint"
+            )
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,13 @@ def test_wrappers_whose_statistics_no_checkpoint_holds_are_refused(name):
         WrapperConfig(f"gymnasium.wrappers.{name}")
 
 
+@pytest.mark.parametrize("module", ["wrappers", "wrappers.rendering", "wrappers.vector"])
+def test_a_wrapper_that_writes_files_is_refused(module):
+    """Every process would write the same, and a checkpoint from elsewhere would say where."""
+    with pytest.raises(ConfigError, match=r"RecordVideo, whose files .* `lrl play`"):
+        WrapperConfig(f"gymnasium.{module}.RecordVideo", {"video_folder": "films"})
+
+
 def test_settings_survive_pickling():
     config = EnvConfig("lrl/Catch-v0", {"rows": 6}, [WrapperConfig("a.B", {"c": 1})], frame_stack=2)
     assert pickle.loads(pickle.dumps(config)) == config

@@ -84,11 +84,12 @@ def _column(published: Row) -> str:
 
 
 def _scores(rows: Sequence[Row]) -> str:
-    """Return the mean score of some runs, the lowest and the highest, and how many there are."""
+    """Return the mean score of some runs, the lowest and the highest of several, and how many."""
     scores = [float(row["score"]) for row in rows if row["outcome"] == "done"]
     if not scores:
         return ""
-    return f"{mean(scores):.1f} ({min(scores):.1f} to {max(scores):.1f}; {len(scores)})"
+    ends = f"{min(scores):.1f} to {max(scores):.1f}; " if len(scores) > 1 else ""
+    return f"{mean(scores):.1f} ({ends}{len(scores)})"
 
 
 def evidence(

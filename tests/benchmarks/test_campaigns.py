@@ -515,6 +515,7 @@ def test_a_page_has_scores_published_ones_and_bars(two):
     rows = [
         {"task": "one", "algorithm": "a", "outcome": "done", "score": "470.0"},
         {"task": "one", "algorithm": "a", "outcome": "done", "score": "481.0", "gpu": "H100"},
+        {"task": "two", "algorithm": "b", "outcome": "done", "score": "3.0"},
         {
             "task": "one", "algorithm": "b", "outcome": "failed", "score": "", "gpu": "",
             "seed": 11, "reason": "no memory",
@@ -524,12 +525,12 @@ def test_a_page_has_scores_published_ones_and_bars(two):
         {"task": "one", "algorithm": "dqn_5m_frames", "score": "17"},
     ]
     assert pages.section(two, rows, published) == (
-        "2 of 6 runs are done, 1 failed. Training seeds 10 to 11. 1 trained on H100.\n"
+        "3 of 6 runs are done, 1 failed. Training seeds 10 to 11. 1 trained on H100.\n"
         "\n- `one b` seed 11 failed, and is in no figure: no memory\n\n"
         "| task | a | b | dqn 5m frames, published | bar | reached |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| `one` | 475.5 (470.0 to 481.0; 2) |  | 17 | 475 | 1 of 3 |\n"
-        "| `two` |  |  |  | -inf |  |\n"
+        "| `two` |  | 3.0 (1) |  | -inf | 1 of 1 |\n"
     )
 
 

@@ -179,7 +179,7 @@ class Actor:
                 stream=self._streams,
                 kind=np.where(acted, RowKind.STEP, RowKind.BOUNDARY).astype(np.uint8),
                 frame=self._newest_frame(observation),
-                action=action,
+                action=action.astype(np.int32, copy=False),
                 reward=reward.astype(np.float32),
                 terminated=step.terminated | step.life_lost,
                 truncated=step.truncated,

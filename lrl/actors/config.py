@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from lrl.parts.renamed import knows_old_names
+from lrl.parts.settings import check_types
 from lrl.processes.supervisor import check_at_least, check_supervision
 from lrl.transport.layout import MOST_CHUNKS
 from lrl.types import ConfigError
@@ -38,6 +39,7 @@ class ActorConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        check_types(self, "actors")
         check_supervision(self)
         check_at_least(self, num_actors=0, envs_per_actor=1, chunk_rows=1, chunks_per_actor=2)
         chunks = self.chunks_per_actor

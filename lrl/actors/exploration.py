@@ -307,6 +307,11 @@ class EpsilonGreedy(EpsilonExploration):
 
     def __post_init__(self) -> None:
         """Refuse values that are no probabilities."""
+        if not callable(self.schedule):
+            raise ConfigError(
+                f"exploration.schedule is {self.schedule!r:.100}, but must be a schedule of "
+                "environment steps, such as lrl.schedules.Constant(0.1)"
+            )
         for end, value in _ends(self.schedule):
             _check_probability(f"schedule{end}", value)
 

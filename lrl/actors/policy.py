@@ -74,7 +74,7 @@ class NetworkPolicy(BehaviourPolicy):
             _toggle(wrong)
 
     def _tensor(self, leaf: npt.NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(leaf).to(self.device)
+        return torch.tensor(leaf, device=self.device)  # its own: a network may write into it
 
     def _arrays(self, memory: Memory | None) -> Memory | None:
         """Return a memory in the types of its columns."""

@@ -32,6 +32,7 @@ from lrl.evaluation.evaluator import EvaluatorError
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of
 from lrl.learner.dqn import DQN
 from lrl.parts.renamed import knows_old_names
+from lrl.parts.settings import check_count
 from lrl.preflight.callbacks import IsPeriodic, parts_of
 from lrl.processes.interrupt import AT_ONCE
 from lrl.types import ConfigError
@@ -211,11 +212,7 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
         evaluation_is_due: Callable[[L.Trainer], bool] = lambda trainer: False,
         beside: Callable[[L.Trainer], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        if period_learner_steps < 0:
-            raise ConfigError(
-                "save_period_learner_steps must be at least 0 (0: at the end only), got "
-                f"{period_learner_steps}"
-            )
+        check_count("save_period_learner_steps", period_learner_steps, 0, " (0: at the end only)")
         self.period_learner_steps = period_learner_steps
         self.last_model_path = ""
         self._evaluation_is_due = evaluation_is_due

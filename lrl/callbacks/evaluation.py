@@ -10,6 +10,7 @@ from typing_extensions import override
 from lrl.callbacks.group import TornDownAlways
 from lrl.loggers.records import log_metrics
 from lrl.parts.renamed import knows_old_names
+from lrl.parts.settings import check_count
 from lrl.preflight.callbacks import Evaluates
 from lrl.preflight.trainer import check_evaluation_schedule
 from lrl.types import ConfigError
@@ -26,11 +27,7 @@ class PeriodicEvaluation(TornDownAlways, Evaluates):
     """
 
     def __init__(self, period_learner_steps: int = DEFAULT_EVAL_PERIOD) -> None:
-        if period_learner_steps < 0:
-            raise ConfigError(
-                f"eval_period_learner_steps must be at least 0 (0: never), got "
-                f"{period_learner_steps}"
-            )
+        check_count("eval_period_learner_steps", period_learner_steps, 0, " (0: never)")
         self.period_learner_steps = period_learner_steps
         self._replaced: dict[str, Any] = {}
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.parts.device_copies import HostCopy
+from lrl.parts.settings import check_count
 from lrl.preflight.callbacks import (
     GuardsLosses,
     IsPeriodic,
@@ -38,11 +39,8 @@ class WeightSync(L.Callback, SyncsWeights, IsPeriodic):
     default_period = DEFAULT_SYNC_PERIOD
 
     def __init__(self, period_learner_steps: int = DEFAULT_SYNC_PERIOD) -> None:
-        if period_learner_steps < 1:
-            raise ConfigError(
-                "sync_period_learner_steps must be at least 1 (actors without weights learn "
-                f"nothing), got {period_learner_steps}"
-            )
+        without = " (actors without weights learn nothing)"
+        check_count("sync_period_learner_steps", period_learner_steps, 1, without)
         self.asked_period = period_learner_steps
         self.policy_version = 0
         self._is_wanted = True

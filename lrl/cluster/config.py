@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from lrl.parts.settings import check_types
 from lrl.processes.supervisor import check_at_least
 from lrl.types import ConfigError
 
@@ -50,6 +51,7 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        check_types(self, "cluster")
         check_at_least(self, num_actors=1, calls_per_actor=1, object_store_mib=80)
         if self.address is not None and not re.fullmatch(r"[^\s:/]+:\d+", self.address):
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import re
 import traceback
@@ -34,6 +35,9 @@ NATIVE_VECTOR_FROM = 8
 
 _PICTURES = {"render_mode": "rgb_array"}
 _DEFAULT_FPS = 30.0
+
+_RESET = "observation, info"
+_STEP = "observation, reward, terminated, truncated, info"
 
 # What environments usually answer with, which needs no closer look.
 _NUMBERS = (float, int, np.float64, np.float32)
@@ -72,7 +76,7 @@ def _read_mask(
             "every reset and step; otherwise leave env.action_masks false."
         )
     given, several = info["action_mask"], len(spec.branches) > 1
-    mask = joined_masks(given) if several else np.asarray(given)
+    mask = joined_masks(given) if several or isinstance(given, tuple) else np.asarray(given)
     if mask.shape != shape:
         per = f"choice of all {len(spec.branches)} branches" if several else "action"
         raise ValueError(
@@ -88,11 +92,23 @@ def _check_scalars(index: int, **answers: object) -> None:
     """Refuse what numpy would take for a number or a flag and is none, such as a string."""
     for name, answer in answers.items():
         value = np.asarray(answer)
-        if value.shape != () or value.dtype.kind not in "fiub":
+        is_number = value.shape == () and value.dtype.kind in "fiub"
+        if not is_number or (name != "reward" and value not in (0, 1)):
             raise ValueError(
                 f"Environment {index}: {name} is {answer!r:.200}, but must be "
                 f"{'a number' if name == 'reward' else 'true or false'}."
             )
+
+
+def _parts(index: int, method: str, answer: Any, names: str) -> Any:
+    """Return what a method answered, if it has as many parts as Gymnasium's has."""
+    count = names.count(",") + 1
+    if not (isinstance(answer, (tuple, list)) and len(answer) == count):
+        what = f"{len(answer)} values" if isinstance(answer, tuple) else type(answer).__name__
+        raise ValueError(
+            f"Environment {index}: {method} returned {what}, but must return {count}: {names}."
+        )
+    return answer
 
 
 class SingleEnvs(StreamEnvs):
@@ -118,7 +134,7 @@ class SingleEnvs(StreamEnvs):
     def _reset_envs(self, seeds: Sequence[int]) -> Observation:
         leaves, mask = self._empty_leaves(), self._empty_mask()
         for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
-            value, info = env.reset(seed=seed)
+            value, info = _parts(index, "reset", env.reset(seed=seed), _RESET)
             self._store(leaves, index, value)
             if mask is not None:
                 mask[index] = self._mask_of(index, info)
@@ -139,9 +155,10 @@ class SingleEnvs(StreamEnvs):
                     mask[index] = True
                 continue
             if ended[index]:
-                value, info = env.reset()
+                value, info = _parts(index, "reset", env.reset(), _RESET)
             else:
-                value, gain, end, cut, info = env.step(own_actions[index])
+                answer = env.step(own_actions[index])
+                value, gain, end, cut, info = _parts(index, "step", answer, _STEP)
                 if not (type(gain) in _NUMBERS and type(end) in _FLAGS and type(cut) in _FLAGS):
                     _check_scalars(index, reward=gain, terminated=end, truncated=cut)
                 reward[index], terminated[index], truncated[index] = gain, end, cut
@@ -310,6 +327,14 @@ class RenderedGymnasium(RenderedEnv):
         return ConfigError(f"{self._source} cannot be filmed: {reason}")
 
 
+class _Copies(gymnasium.ObservationWrapper):
+    """Gives copies of observations, since an environment may write its next one over the last."""
+
+    @override
+    def observation(self, observation: Any) -> Any:
+        return copy.deepcopy(observation)
+
+
 def _names(spec: ActionSpec, given: Sequence[object]) -> list[str]:
     """Return the names that the environment has of all choices, or their numbers."""
     if len(given) == sum(spec.branches):
@@ -325,7 +350,9 @@ def _make_single(config: EnvConfig) -> gymnasium.Env:
     env = _from_registry(config) if config.factory is None else _from_factory(config)
     for index, wrapper in enumerate(config.wrappers):
         env = _wrap(env, wrapper, f"env.wrappers[{index}]")
-    return FrameStackObservation(env, config.frame_stack) if config.frame_stack > 1 else env
+    if config.frame_stack == 1:
+        return env
+    return FrameStackObservation(_Copies(env), config.frame_stack)
 
 
 def _registered_name(config: EnvConfig) -> str:

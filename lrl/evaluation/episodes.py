@@ -16,6 +16,7 @@ from lrl.actors.exploration import Mask, greedy_actions, in_branches, random_act
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.envs import EnvConfig, StreamEnvs, kind_of, make_envs
 from lrl.envs.protocols import CUSTOM
+from lrl.parts.settings import check_types
 from lrl.processes.interrupt import interrupt
 from lrl.types import ActionSpec, ConfigError, EnvSpec
 
@@ -50,6 +51,12 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        if not isinstance(self.env, Mapping):
+            raise ConfigError(
+                f"data.evaluation.env is {self.env!r:.100}, but must be a mapping of the settings "
+                "that differ, such as {max_episode_steps: 500}"
+            )
+        check_types(self, "evaluation")
         for name in ("episodes", "test_episodes", "max_frames_per_episode"):
             if getattr(self, name) < 1:
                 raise ConfigError(
@@ -66,11 +73,6 @@ class EvaluationConfig:
                 )
         if self.epsilon is not None and not 0.0 <= self.epsilon <= 1.0:
             raise ConfigError(f"evaluation.epsilon must be between 0 and 1, got {self.epsilon}")
-        if not isinstance(self.env, Mapping):
-            raise ConfigError(
-                f"data.evaluation.env is {self.env!r:.100}, but must be a mapping of the settings "
-                "that differ, such as {max_episode_steps: 500}"
-            )
 
     def env_for(self, env: EnvConfig) -> EnvConfig:
         """Return the environment of the episodes.

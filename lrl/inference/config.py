@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from lrl.actors.config import ActorConfig
 from lrl.inference.requests import MAX_SLOTS
 from lrl.parts.renamed import knows_old_names
+from lrl.parts.settings import check_types
 from lrl.processes.supervisor import check_at_least, check_supervision
 from lrl.types import ConfigError
 
@@ -52,6 +53,7 @@ class InferenceConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        check_types(self, "inference")
         check_supervision(self)
         if self.num_servers < 1:
             raise ConfigError(

@@ -33,15 +33,17 @@ from lrl.parts.device_copies import to_device_together
 from lrl.parts.devices import of_this_rank
 from lrl.parts.quiet import quieten
 from lrl.parts.recipe import blamed_on
+from lrl.parts.settings import check_count, check_section
 from lrl.pools.choice import background_pool, local_pool
 from lrl.pools.local import LocalPool
 from lrl.pools.plan import ActingPlan
 from lrl.pools.pool import ActorPool
+from lrl.pools.row_check import RowCheck
 from lrl.preflight.callbacks import evaluates_in_background, saves_replay
 from lrl.preflight.cores import MOST_THREADS, share_cores
 from lrl.preflight.own_parts import check_own_pool, check_replay_unset
 from lrl.preflight.ranks import announce_ranks
-from lrl.preflight.run import BringsExperience, check_evaluation, check_run
+from lrl.preflight.run import BringsExperience, check_agent, check_evaluation, check_run
 from lrl.preflight.settings import check_experience, check_holds, check_offline
 from lrl.processes.interrupt import interrupt
 from lrl.processes.main_module import check_main_guard, check_parts
@@ -107,6 +109,15 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         experience: Callable[[EnvSpec, int], Experience] | None = None,
     ) -> None:
         super().__init__()
+        for name, value, kind in (
+            ("env", env, EnvConfig),
+            ("actors", actors, ActorConfig),
+            ("replay", replay, ReplayConfig),
+            ("rate", rate, RateLimiterConfig),
+            ("evaluation", evaluation, EvaluationConfig),
+        ):
+            check_section(f"data.{name}", value, kind)
+        check_count("data.seed", seed, 0)
         quieten()  # here, since a Trainer speaks as soon as it is made
         rank_watch.watch_first()  # here, since a Trainer starts ranks before it calls any hook
         self.env = env
@@ -122,7 +133,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self.evaluation = evaluation
         self.evaluation_env = evaluation.env_for(env)
         self.learner_threads = learner_threads
-        self.seed = seed
+        self.seed = int(seed)
         self._check_arguments()
         self.takes_weights = pool.takes_weights if pool is not None else self.num_actors > 0
         self.dataset: ReplayDataset | None = None
@@ -137,8 +148,6 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             raise ConfigError(
                 f"data.learner_threads must be at least 1 and at most {MOST_THREADS}, got {threads}"
             )
-        if self.seed < 0:
-            raise ConfigError(f"data.seed must be at least 0, got {self.seed}")
         if self.pool is not None:
             check_own_pool(self.pool, self.actors, self.inference, self.exploration, self.cluster)
             if self.pool.is_finite:
@@ -188,6 +197,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
 
     def setup(self, stage: str) -> None:
         """Check the configuration as a whole and build what is learnt from; starts no process."""
+        check_agent(self._trainer().lightning_module, self.env_spec)
         check_evaluation(self._trainer(), self)
         if stage != "fit":
             return
@@ -228,6 +238,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         rate = self.rate
         if self.pool is not None:
             streams = insert_size = self.pool.num_streams
+            self._row_check = RowCheck(streams, self.env.reward_clip)
             rows, env_steps = self.pool.prepare(self.env, spec)
             if self.pool.is_finite:
                 check_holds(self.replay, rows)
@@ -260,6 +271,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         try:
             rows.check(self.env_spec)
             rows.complete(self._carried_columns())
+            self._row_check(rows)
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"data.pool {type(self.pool).__name__} delivered wrong rows: {error}"

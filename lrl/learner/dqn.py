@@ -34,6 +34,7 @@ from lrl.networks import (
 )
 from lrl.networks.multi_encoder import EMBEDDED_FROM
 from lrl.parts.recipe import Recipe, blamed_on
+from lrl.parts.settings import check_count
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
 from lrl.preflight.settings import is_logging_step, own_optimisation
@@ -164,11 +165,8 @@ class DQN(L.LightningModule):
         }
 
     def _check_settings(self, updater: str) -> None:
-        if self.target_update_period_learner_steps < 1:
-            raise ConfigError(
-                "model.target_update_period_learner_steps must be at least 1, got "
-                f"{self.target_update_period_learner_steps}"
-            )
+        for name in ("target_update_period_learner_steps", "updates_per_step"):
+            check_count(f"model.{name}", getattr(self, name), 1)
         if not 0.0 < self.target_update_tau <= 1.0:
             raise ConfigError(
                 "model.target_update_tau must be above 0 and at most 1, got "
@@ -181,8 +179,6 @@ class DQN(L.LightningModule):
                 f"model.gradient_clip_norm must be a number above 0, got {norm!r}; null clips "
                 "nothing"
             )
-        if updates < 1:
-            raise ConfigError(f"model.updates_per_step must be at least 1, got {updates}")
         if updater not in _UPDATERS:
             raise ConfigError(f"model.updater is {updater!r}, but is one of {list(_UPDATERS)}")
         own = own_optimisation(updates, updater)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from lrl.learner.sequences import of_each_sequence, seen_by, transitions_of
 from lrl.networks import QNetwork, onednn_products
 from lrl.networks.heads import TDLoss
 from lrl.replay import Drawing
-from lrl.types import AnyBatch, Batch, SequenceBatch
+from lrl.types import AnyBatch, Batch, ConfigError, SequenceBatch, leaves_of
 
 _ROWS_ASKED_AT_ONCE = 512  # on a CPU, twice as many of Atari's take longer for each
 
@@ -120,6 +120,7 @@ class EagerUpdater:
             losses = self.losses(drawn)
             batch.index.set_priorities(drawn.keys, losses.td.priority)
             return losses
+        before = _writes_into(batch)
         self._agent.online.sample_noise()
         self._agent.target.sample_noise()
         if isinstance(batch, SequenceBatch):
@@ -129,6 +130,12 @@ class EagerUpdater:
             with onednn_products():
                 losses = self._checked(batch, next_values)
             self._agent.measure(batch, losses)
+        if _writes_into(batch) > before:
+            raise ConfigError(
+                "the network wrote into the batch that it was given: have encoder and core make "
+                "new tensors (x / 255, not x.div_(255) or x /= 255), since a batch is looked at "
+                "several times"
+            )
         self._agent.look_at(batch, losses)
         return losses
 
@@ -143,7 +150,7 @@ class EagerUpdater:
         return Updated(losses[-1].loss.detach(), keys, priorities)
 
     def _checked(self, batch: Batch, next_values: NextValues | None = None) -> Losses:
-        return _checked(self._compute(batch, next_values))
+        return _checked(self._compute(batch, next_values), batch)
 
     def _ask_and_compute(self, batch: Batch, next_values: NextValues | None) -> Losses:
         agent = self._agent
@@ -160,7 +167,7 @@ class EagerUpdater:
                 here, there = seen_by(agent.target, batch)
             of_target = replace(transitions, observation=here, next_observation=there)
             (next_values,) = ask_target(agent.bootstrap, agent.target, of_target)
-            losses = _checked(agent.compute_loss(transitions, next_values))
+            losses = _checked(agent.compute_loss(transitions, next_values), transitions)
         agent.measure(transitions, losses, batch.learns.flatten())
         return losses._replace(td=of_each_sequence(batch, losses.td))
 
@@ -199,11 +206,36 @@ class CompiledUpdater(EagerUpdater):
         return iter([None] * len(batches))  # the question is part of what was compiled
 
 
-def _checked(losses: Losses) -> Losses:
-    """Return what a loss of the user's own returned, if it is one."""
+def _writes_into(batch: Batch | SequenceBatch) -> int:
+    """Return how often tensors of what networks are given have been written into."""
+    if torch.compiler.is_compiling():  # which keeps no count, and leaves what it was given
+        return 0
+    given: list[Any] = [batch.memory]
+    if isinstance(batch, Batch):
+        given += [batch.observation, batch.next_observation, batch.next_memory]
+    else:
+        given.append(batch.frame)
+    leaves = [leaf for part in given for leaf in leaves_of(part).values()]
+    return sum(leaf._version for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def _checked(losses: Losses, batch: Batch) -> Losses:
+    """Return what a loss of the user's own returned, if it is one.
+
+    Raises:
+        TypeError: It is no `Losses`.
+        ConfigError: The head's figures are not one for each row, so that weights of rows would be
+            multiplied with others' losses.
+    """
     if not isinstance(losses, Losses):
         raise TypeError(
             f"compute_loss must return Losses(loss, td), got {type(losses).__name__}: change "
             "what super().compute_loss returns with ._replace(loss=...)"
         )
+    for name, value in losses.td._asdict().items():
+        if value.shape != batch.weights.shape:
+            raise ConfigError(
+                f"the head's loss returned a {name} of shape {list(value.shape)}, but must return "
+                f"{list(batch.weights.shape)}, a number for each row of the batch"
+            )
     return losses

@@ -9,6 +9,7 @@ import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 from typing_extensions import override
 
+from lrl.parts.settings import check_count
 from lrl.preflight.callbacks import IsPeriodic
 from lrl.types import ConfigError
 
@@ -26,10 +27,7 @@ class TensorBoardOutput(L.Callback, IsPeriodic):
     """What is shown, in words."""
 
     def __init__(self, period_learner_steps: int = 0) -> None:
-        if period_learner_steps < 0:
-            raise ConfigError(
-                f"{self.setting} must be at least 0 (0: never), got {period_learner_steps}"
-            )
+        check_count(self.setting, period_learner_steps, 0, " (0: never)")
         self.period_learner_steps = period_learner_steps
         self._shown_step = 0
         self._is_shown = False

@@ -130,11 +130,14 @@ class NetworkRecipe:
         """Build the network with fresh random weights (torch's global generator)."""
         with blamed_on("model.encoder"):
             encoder = build_encoder(self.encoder, self.env_spec.observation)
-        with blamed_on("model.core"):
-            core: RecurrentCore | None = self.core and self.core(encoder.num_features)
-        features = encoder if core is None else core
+            num_features = encoder.num_features
+        core: RecurrentCore | None = None
+        if self.core is not None:
+            with blamed_on("model.core"):
+                core = self.core(num_features)
+                num_features = core.num_features
         with blamed_on("model.head"):
-            head: Head = self.head(features.num_features, self.env_spec.num_actions)
+            head: Head = self.head(num_features, self.env_spec.num_actions)
             head.set_branches(self.env_spec.action.branches)
         return QNetwork(encoder, head, core)
 
@@ -148,16 +151,18 @@ class NetworkRecipe:
 
 def vector_size(network: nn.Module) -> int:
     """Return how many numbers `weights_of` holds."""
-    return sum(tensor.numel() for tensor in network.state_dict().values())
+    return sum(map(_num_floats, network.state_dict().values()))
 
 
 @torch.no_grad()
 def weights_of(network: nn.Module) -> Tensor:
     """Copy all weights and buffers into a flat float32 vector, in the order of the state dict.
 
-    It is on the host: from a GPU they come in one copy.
+    It is on the host: from a GPU they come in one copy. Of types that float32 does not hold exactly
+    (int64, float64) it has the bits, so that a buffer of large numbers arrives as it is.
     """
-    parts = [tensor.reshape(-1).float() for tensor in network.state_dict().values()]
+    flat = [tensor.reshape(-1) for tensor in network.state_dict().values()]
+    parts = [part.view(torch.float32) if _is_wide(part) else part.float() for part in flat]
     return torch.cat(parts).cpu()
 
 
@@ -166,6 +171,16 @@ def read_vector(network: nn.Module, vector: Tensor) -> None:
     """Set all weights and buffers from what `weights_of` returned."""
     tensors = list(network.state_dict().values())
     # `split` raises if the vector has another size.
-    parts = vector.split([tensor.numel() for tensor in tensors])
+    parts = vector.split(list(map(_num_floats, tensors)))
     for tensor, part in zip(tensors, parts, strict=True):
+        if _is_wide(tensor):
+            part = part.clone().view(tensor.dtype)  # a clone begins at a whole number
         tensor.copy_(part.view(tensor.shape))
+
+
+def _is_wide(tensor: Tensor) -> bool:
+    return tensor.element_size() >= 4 and tensor.dtype != torch.float32
+
+
+def _num_floats(tensor: Tensor) -> int:
+    return tensor.numel() * (tensor.element_size() // 4 if _is_wide(tensor) else 1)

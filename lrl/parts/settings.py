@@ -52,6 +52,19 @@ def build(kind: type[T], value: T | Mapping[str, Any], name: str) -> T:
     return kind(**value)
 
 
+def check_section(name: str, value: object, kind: type) -> None:
+    """Check that a section is an instance of its dataclass.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(
+            f"{name} is {value!r:.100}, but must be of the class {kind.__name__}: "
+            f"{kind.__name__}(...)"
+        )
+
+
 def check_known(given: Iterable[str], known: list[str], name: str) -> None:
     """Check that a section has the settings that are given for it.
 
@@ -79,6 +92,24 @@ def check_types(settings: Any, name: str) -> None:
             continue
         words = " or ".join(_KINDS[kind][1] for kind in known)
         raise ConfigError(f"{name}.{key} is {value!r:.100}, but must be {words}.")
+
+
+def check_count(name: str, value: object, least: int, meaning: str = "") -> None:
+    """Check that a setting is a whole number, and not below the least that it may be.
+
+    Args:
+        name: What it is called.
+        value: Its value.
+        least: Its minimum.
+        meaning: What that means, or why it is the least, for the message.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not _is_a(value, int):
+        raise ConfigError(f"{name} is {value!r:.100}, but must be a whole number.")
+    if int(value) < least:  # type: ignore[call-overload]
+        raise ConfigError(f"{name} must be at least {least}{meaning}, got {value}")
 
 
 def require(condition: bool, name: str, value: object, allowed: str) -> None:

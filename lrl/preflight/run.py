@@ -12,7 +12,7 @@ from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import Exploration
 from lrl.cluster.config import ClusterConfig
 from lrl.envs import EnvConfig, make_spec
-from lrl.evaluation.episodes import EvaluationConfig, check_same_spaces
+from lrl.evaluation.episodes import EvaluationConfig, check_same_spaces, differing_spaces
 from lrl.inference.config import InferenceConfig
 from lrl.preflight.callbacks import check_callbacks, evaluates_in_background
 from lrl.preflight.machine import (
@@ -98,6 +98,24 @@ def check_evaluation(trainer: L.Trainer, data: BringsExperience) -> None:
         raise ConfigError(
             f"evaluation.episodes {evaluation.episodes} and evaluation.test_episodes "
             f"{evaluation.test_episodes} must be multiples of the {ranks} ranks"
+        )
+
+
+def check_agent(agent: object, env_spec: EnvSpec) -> None:
+    """Check that an agent whose network was made before was made for this environment.
+
+    Args:
+        agent: The Trainer's module, a `DQN` with its `env_spec` or another one.
+        env_spec: Of the environment.
+
+    Raises:
+        ConfigError: It has other observations or actions.
+    """
+    known = getattr(agent, "env_spec", None)
+    if isinstance(known, EnvSpec) and (other := differing_spaces(known, env_spec)):
+        raise ConfigError(
+            f"data.env gives an environment with {', '.join(other)}, for which the agent's network "
+            "was made (its env_spec): train a new agent, or give this one its own environment"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lrl.parts.settings import check_types
 from lrl.replay.samplers import Sampler, UniformSampler
 from lrl.replay.sequences import SequenceConfig
 from lrl.schedules import Schedule, ends_of
@@ -42,6 +43,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        check_types(self, "replay")
         for name in ("capacity", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"replay.{name} must be at least 1, got {getattr(self, name)}")

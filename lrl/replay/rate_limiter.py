@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from lrl.parts.renamed import knows_old_names
+from lrl.parts.settings import check_types
 from lrl.types import ConfigError
 
 
@@ -40,6 +41,7 @@ class RateLimiterConfig:
 
     def __post_init__(self) -> None:
         """Check each setting by itself."""
+        check_types(self, "rate")
         for name in ("samples_per_insert", "max_samples_ahead", "max_learner_steps_per_second"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

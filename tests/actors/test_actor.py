@@ -339,3 +339,16 @@ def test_rows_tell_every_transition(scripts: list[list[Episode]], frame_stack: i
         assert sink.column("kind", stream).count(STEP) == len(history)
     assert actor.env_steps == sum(len(history) for history in envs.history)
     assert sink.episodes == envs.finished
+
+
+class WideActions(Exploration):
+    """Gives int64, as `argmax` does."""
+
+    def select(self, q, moment):
+        return q.argmax(axis=1)
+
+
+def test_actions_of_another_integer_type_are_sent_as_int32():
+    envs = ScriptedEnvs([[Episode((1.0,))]])
+    _, sink = run(envs, steps=1, exploration=WideActions())
+    assert sink.rows[-1].action.dtype == np.int32

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_networks import ModalEncoder
+from helpers.tiny_networks import FlatEncoder, ModalEncoder
 from torch import nn
 
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, SubscribedPolicy
@@ -54,6 +54,21 @@ def no_pulse() -> Pulse:
 
 
 OBSERVATION = np.random.default_rng(0).standard_normal((6, 2)).astype(np.float32)
+
+
+class InPlace(FlatEncoder):
+    """Writes into what it is given."""
+
+    def encode(self, observation: torch.Tensor) -> torch.Tensor:
+        observation /= 100
+        return observation
+
+
+def test_a_network_that_writes_into_observations_changes_no_row(tiny_spec: EnvSpec):
+    observation = OBSERVATION.copy()
+    policy = NetworkPolicy(DQN(InPlace, env_spec=tiny_spec).online)
+    policy(observation)
+    assert np.array_equal(observation, OBSERVATION)
 
 
 def test_actors_answer_bit_for_bit_like_the_learner(learner: Learner, policy: SubscribedPolicy):

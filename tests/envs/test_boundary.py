@@ -62,6 +62,10 @@ MUTATIONS = {
     "text for a reward": ((FINE, "1.5", False, False, {}), "reward is '1.5', but must be a number"),
     "a reward per player": ((FINE, np.ones(2), False, False, {}), "reward is array"),
     "text for an end": ((FINE, 0.0, "no", False, {}), "terminated is 'no', but must be true or"),
+    "NaN for an end": ((FINE, 0.0, np.nan, False, {}), "terminated is nan, but must be true or"),
+    "no flag": ((FINE, 0.0, False, 2, {}), "truncated is 2, but must be true or false"),
+    "four values": ((FINE, 0.0, False, {}), "step returned 4 values, but must return 5: observ"),
+    "no values": ("no", "step returned str, but must return 5"),
     "no truncation": ((FINE, 0.0, False, None, {}), "truncated is None, but must be true or false"),
 }
 
@@ -80,6 +84,13 @@ def test_other_numbers_and_flags_are_taken_for_what_they_are(reward, end):
     step = envs_with((FINE, reward, end, np.False_, {})).step([0, 1, 0])
     assert step.reward.tolist() == [0.0, 1.0, 0.0]
     assert step.terminated.tolist() == [False, True, False]
+
+
+def test_a_reset_without_info_names_the_environment():
+    first = Answering()
+    first.reset = lambda **_: FINE  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="Environment 1: reset returned ndarray, but must"):
+        SingleEnvs([Answering(), first]).reset([0, 1])
 
 
 @pytest.mark.parametrize("action", [2, -1, 99, 2**40])

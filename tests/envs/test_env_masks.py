@@ -201,3 +201,10 @@ def test_masks_that_are_not_used_are_worth_a_warning():
         make_spec(MASKED)
         make_spec(EnvConfig())
     assert len(caught) == 1
+
+
+def test_a_mask_of_one_branch_may_come_as_its_space_takes_it():
+    """`MultiDiscrete([3]).sample` takes a tuple of one mask."""
+    envs = SingleEnvs([Answering({"action_mask": (np.array([0, 1, 1], np.int8),)})], 1, True)
+    envs.reset([0])
+    np.testing.assert_array_equal(envs.action_mask, [[False, True, True]])

@@ -246,3 +246,28 @@ def test_a_retired_environment_is_left_alone_until_the_next_reset():
     assert step.terminated.tolist() == [False, True]
     envs.reset([0, 1])
     assert not envs.retired.any()
+
+
+class OneArray(gymnasium.Env):
+    """Counts up in one array, which is its observation."""
+
+    observation_space, action_space = Box(0, 99, (1,), np.float32), Discrete(2)
+
+    def __init__(self):
+        self.count = np.zeros(1, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.count[:] = 0
+        return self.count, {}
+
+    def step(self, action):
+        self.count += 1
+        return self.count, 0.0, False, False, {}
+
+
+def test_stacks_hold_what_an_array_was_that_is_written_into():
+    envs = make_envs(EnvConfig(factory=OneArray, frame_stack=3), 1, training=True)
+    envs.reset([0])
+    stacks = [envs.step([0]).observation.ravel().tolist() for _ in range(3)]
+    envs.close()
+    assert stacks == [[0, 0, 1], [0, 1, 2], [1, 2, 3]]

@@ -7,6 +7,7 @@ import logging
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,9 @@ from lrl.actors.actor import rows_without_action
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import NonFiniteGuard, PeriodicEvaluation, WeightSync
+from lrl.cluster.config import ClusterConfig
+from lrl.envs import make_spec
+from lrl.inference.config import InferenceConfig
 from lrl.learner import ActorPool, Delivery
 from lrl.networks import GRUCore
 from lrl.pools import choice
@@ -108,18 +112,58 @@ def test_what_cannot_work_is_refused_before_a_process_starts(tmp_path, monkeypat
     ("make", "message"),
     [
         (lambda: ReplayDataModule(seed=-1), "data.seed must be at least 0, got -1"),
+        (lambda: ReplayDataModule(seed=1.0), "data.seed is 1.0, but must be a whole number"),
+        (lambda: ReplayDataModule("CartPole-v1"), "data.env is 'CartPole-v1', but .* EnvConfig"),
+        (lambda: ReplayDataModule(replay={}), "data.replay is {}, but must be of .* ReplayConfig"),
+        (lambda: ReplayConfig(1e3), "replay.capacity is 1000.0, but must be a whole number"),
+        (lambda: ActorConfig(envs_per_actor=2.0), "actors.envs_per_actor is 2.0, but must be a"),
+        (lambda: RateLimiterConfig("8"), "rate.samples_per_insert is '8', but must be a number"),
+        (lambda: EvaluationConfig(episodes=True), "evaluation.episodes is True, but must be a"),
+        (lambda: InferenceConfig(batch_size=3.0), "inference.batch_size is 3.0, but must be a"),
+        (lambda: ClusterConfig(num_actors=3.0), "cluster.num_actors is 3.0, but must be a whole"),
+        (lambda: EpsilonGreedy(0.1), r"exploration.schedule is 0.1, but .*Constant\(0.1\)"),
+        (lambda: ActorLearnerCallback(eval_period_learner_steps=2.0), "eval_period_.* is 2.0, but"),
+        (
+            lambda: ActorLearnerCallback(2.0),
+            "sync_period_learner_steps is 2.0, but must be a",
+        ),
+        (lambda: DQN(updates_per_step=2.0), "model.updates_per_step is 2.0, but must be a whole"),
+        (
+            lambda: DQN(target_update_period_learner_steps=2.5),
+            "learner_steps is 2.5, but must be",
+        ),
         (lambda: ReplayDataModule(learner_threads=0), "data.learner_threads must be at least 1"),
         (lambda: ReplayDataModule(learner_threads=1025), "at most 1024, got 1025"),
     ],
 )
-def test_numbers_out_of_range_are_refused_at_once(make, message):
+def test_what_is_out_of_range_or_of_another_type_is_refused_at_once(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
 
 
+def test_numbers_of_numpy_are_numbers():
+    assert type(ReplayDataModule(seed=np.int64(3)).seed) is int  # type: ignore[arg-type]
+    assert ReplayConfig(np.int64(600)).capacity == 600  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test"])
+def test_an_agent_of_another_environment_is_refused(tmp_path, stage):
+    """Its actions would be taken, or left out, as if they were those of this one."""
+    agent = DQN(env_spec=make_spec(EnvConfig("CartPole-v1")))
+    run = make_run(tmp_path, ActorLearnerCallback(), data=small_data("Acrobot-v1"), module=agent)
+    message = r"with observation_shape \(6,\) instead of \(4,\), num_actions 3 instead of 2, for"
+    with pytest.raises(ConfigError, match=message):
+        getattr(run.trainer, stage)(run.module, datamodule=run.data)
+
+
 def trainer_of(ranks: int) -> Any:
     return SimpleNamespace(
-        world_size=ranks, global_rank=0, callbacks=[], num_devices=ranks, strategy=None
+        world_size=ranks,
+        global_rank=0,
+        callbacks=[],
+        num_devices=ranks,
+        strategy=None,
+        lightning_module=None,
     )
 
 
@@ -307,6 +351,19 @@ def test_a_pool_of_ones_own_is_told_what_its_rows_lack(tmp_path):
     data = ReplayDataModule(EnvConfig("CartPole-v1"), pool=Forgets(), learner_threads=1)
     run = make_run(tmp_path, ActorLearnerCallback(), data=data, module=DQN(core=GRUCore))
     with pytest.raises(ConfigError, match=r"Forgets delivered wrong rows: rows\.memory\.hidden is"):
+        run.fit()
+
+
+def test_a_pool_of_ones_own_has_to_clip_rewards_itself(tmp_path):
+    class Rich(Own):
+        def poll(self, timeout: float) -> Iterator[Delivery]:
+            frames = np.zeros((1, 4), np.float32)
+            rows = rows_without_action(RowKind.STEP, np.zeros(1, np.int32), frames)
+            yield Delivery([replace(rows, reward=np.full(1, 3.0, np.float32))])
+
+    data = ReplayDataModule(EnvConfig("CartPole-v1", reward_clip=1.0), pool=Rich())
+    run = make_run(tmp_path, ActorLearnerCallback(), data=data)
+    with pytest.raises(ConfigError, match=r"Rich delivered wrong rows: reward is 3\.0, but env"):
         run.fit()
 
 

@@ -310,3 +310,45 @@ def test_a_forbidden_action_is_not_the_greedy_one(tiny_spec: EnvSpec):
     observation = torch.tensor([[3.0, 2.0], [1.0, 4.0]])
     assert agent.act(observation).tolist() == [0, 1]
     assert agent.act(observation, torch.tensor([[False, True], [True, True]])).tolist() == [1, 1]
+
+
+class InPlace(FlatEncoder):
+    """Writes into what it is given, which is looked at again."""
+
+    def encode(self, observation):
+        observation /= 255
+        return observation
+
+
+class ColumnHead(ScalarHead):
+    """Forgets to drop an axis, so that each row's weight would act on all rows' losses."""
+
+    def td_loss(self, values, action, target):
+        return super().td_loss(values, action, target)._replace(loss=torch.ones(4, 1))
+
+
+class NoFeatures(FlatEncoder):
+    """Does not say how many features it has."""
+
+    def __init__(self, observation_shape):
+        super().__init__(observation_shape)
+        del self.num_features
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encoder": InPlace}, r"wrote into the batch .*\(x / 255, not x\.div_"),
+        ({"head": ColumnHead}, r"loss of shape \[4, 1\], but must return \[4\], a number for each"),
+    ],
+    ids=["in place", "another shape"],
+)
+def test_parts_that_would_learn_something_else_are_refused(tiny_spec, settings, message):
+    agent = agent_with(tiny_spec, **settings)
+    with pytest.raises(ConfigError, match=message):
+        agent.training_step(batch_of_four(), 0)
+
+
+def test_an_encoder_without_a_number_of_features_is_blamed_itself(tiny_spec):
+    with pytest.raises(ConfigError, match=r"model\.encoder cannot be built: .* 'num_features'"):
+        linear_dqn(tiny_spec, encoder=NoFeatures)

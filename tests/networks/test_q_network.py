@@ -82,6 +82,21 @@ def test_vector_carries_buffers_too():
     assert copy.num_batches_tracked == 1
 
 
+def test_vector_carries_numbers_that_float32_does_not_hold():
+    source, copy = nn.Linear(1, 1), nn.Linear(1, 1)  # 2 numbers, so that others begin anywhere
+    for layer, factor in ((source, 1), (copy, 0)):
+        layer.register_buffer("odd", torch.tensor([True]))
+        layer.register_buffer("hash", factor * torch.tensor([741289830714, -(2**62) - 1]))
+        layer.register_buffer("wide", factor * torch.tensor(0.1, dtype=torch.float64))
+        layer.register_buffer("whole", factor * torch.tensor([[2**30 + 1]], dtype=torch.int32))
+        layer.register_buffer("short", factor * torch.tensor([1.5], dtype=torch.bfloat16))
+    vector = weights_of(source)
+    assert len(vector) == vector_size(source) == 2 + 1 + 4 + 2 + 1 + 1
+    read_vector(copy, vector)
+    for name, value in source.state_dict().items():
+        assert torch.equal(copy.state_dict()[name], value), name
+
+
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_vector_of_another_size_is_refused(difference: int):
     layer = nn.Linear(2, 2)

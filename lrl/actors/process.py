@@ -78,12 +78,12 @@ def run_actor(plan: ActorPlan, errors: Connection) -> None:
     with errors_sent_to(errors):
         writer = plan.end.open()
         with (
+            contextlib.closing(writer),  # which sends the last rows
             contextlib.ExitStack() as closing,
             contextlib.suppress(StopRequested),
             errors_told(errors),  # before environments are closed
         ):
             _act(_build(plan, writer, closing), writer)
-        writer.close()
 
 
 def _build(plan: ActorPlan, writer: ChunkWriter, closing: contextlib.ExitStack) -> list[Actor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,11 @@ _log = logging.getLogger(__name__)
 _NAMES = {"best": ("best",), "last": ("last", "previous")}
 """Files of a run that an asked-for checkpoint is looked for in, in this order."""
 _WRITTEN_BY_LIGHTNING = {"state_dict", "global_step", "pytorch-lightning_version"}
+
+
+def runs_folder(given: str) -> Path:
+    """Return the folder of all runs, with `~` and `$VARIABLES` replaced, as loggers do."""
+    return Path(os.path.expandvars(given)).expanduser()
 
 
 def versions(runs: Path, name: str) -> list[Path]:

@@ -15,7 +15,7 @@ from typing import Any, get_origin, get_type_hints
 import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser
 
-from lrl.checkpoints.runs import resolve_checkpoint
+from lrl.checkpoints.runs import resolve_checkpoint, runs_folder
 from lrl.cli import failure
 from lrl.cli.command_list import own_commands
 from lrl.cli.messages import check_variables, has_variables, sentence
@@ -66,7 +66,7 @@ def read_arguments(
     _import(settings.pop("modules"))
     is_many = isinstance(given, list)
     paths = [
-        resolve_checkpoint(str(fetched(path)), Path(runs), run_name)
+        resolve_checkpoint(str(fetched(path)), runs_folder(runs), run_name)
         for path in (given if is_many else [given])
     ]
     return {"ckpt_path": paths if is_many else paths[0], **settings}

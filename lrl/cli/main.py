@@ -24,7 +24,7 @@ from lrl.actors.manager import ActorError
 from lrl.callbacks import ActorLearnerCallback, RLProgressBar
 from lrl.callbacks.guard import NonFiniteLossError
 from lrl.checkpoints.files import SaveError
-from lrl.checkpoints.runs import new_version, resolve_checkpoint, versions
+from lrl.checkpoints.runs import new_version, resolve_checkpoint, runs_folder, versions
 from lrl.checkpoints.stamp import flatten
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
@@ -217,7 +217,7 @@ class LrlCLI(LightningCLI):
         starts_again = os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
         given = config["ckpt_path"]
         self._checkpoint = resolve_checkpoint(
-            given and str(fetched(given)), Path(config["runs"]), config["name"],
+            given and str(fetched(given)), runs_folder(config["runs"]), config["name"],
             may_be_missing=starts_again and is_fit,
         )  # fmt: skip
         config["ckpt_path"] = None  # what is saved describes the run, not where it came from
@@ -256,6 +256,11 @@ class LrlCLI(LightningCLI):
     def _place(self, given: Any, root: str | None) -> dict[str, Any]:
         """Return arguments of the Trainer by which a run has a folder, whatever loggers it has."""
         if given is None or given is True:
+            if root is not None:
+                raise ConfigError(
+                    f"trainer.default_root_dir is {root}, but a run's folder is RUNS/NAME: set "
+                    "--runs (or trainer.logger to false, for that folder itself)"
+                )
             return {"logger": self._new_loggers()}
         if not given:
             return {"default_root_dir": root or str(self._new_folder())}
@@ -268,14 +273,16 @@ class LrlCLI(LightningCLI):
         return [TensorBoardLogger(*place), CSVLogger(*place)]
 
     def _new_folder(self) -> Path:
-        runs, name = str(self._get(self.config, "runs")), str(self._get(self.config, "name"))
+        runs, name = runs_folder(self._get(self.config, "runs")), self._get(self.config, "name")
+        if name in (".", "..", "") or name != os.path.expandvars(name):
+            raise ConfigError(f"--name is {name!r}, but must be the name of a folder in {runs}")
         if getattr(rank_zero_only, "rank", 0) == 0:
             with ending.held():
-                version = new_version(Path(runs), name)
+                version = new_version(runs, name)
                 self.outcome.folder = Path(runs, name, version)
             ending.check()
         else:  # Lightning asks rank 0 for the folder
-            existing = versions(Path(runs), name)
+            existing = versions(runs, name)
             version = existing[-1].name if existing else "version_0"
         return Path(runs, name, version)
 

@@ -169,8 +169,9 @@ class SingleEnvs(StreamEnvs):
         return EnvStep(whole_of(leaves), reward, terminated, truncated, life_lost)
 
     def _close_envs(self) -> None:
-        for env in self._envs:
-            env.close()
+        with contextlib.ExitStack() as closing:  # all of them, also if one fails
+            for env in self._envs:
+                closing.callback(env.close)
 
     def _empty_leaves(self) -> dict[str, npt.NDArray[np.generic]]:
         return {name: np.empty(shape, dtype) for name, (shape, dtype) in self._declared.items()}
@@ -262,13 +263,19 @@ class Gymnasium(EnvKind):
             if _is_native_vector_better(config, name, num_envs, training):
                 native = _make_native(config, name, num_envs)
                 return NativeVectorEnvs(native, config.id, config.action_masks)
-        envs = [_make_single(config) for _ in range(num_envs)]
-        if len({id(env.unwrapped) for env in envs}) < num_envs:
-            raise ConfigError(
-                f"{config.source} returned the same environment twice, but must make a new one at "
-                "each call."
-            )
-        return SingleEnvs(envs, config.frame_stack, config.action_masks)
+        envs: list[gymnasium.Env] = []
+        with contextlib.ExitStack() as closing:  # those before one that cannot be made
+            for _ in range(num_envs):
+                envs.append(_make_single(config))
+                closing.callback(envs[-1].close)
+            if len({id(env.unwrapped) for env in envs}) < num_envs:
+                raise ConfigError(
+                    f"{config.source} returned the same environment twice, but must make a new one "
+                    "at each call."
+                )
+            made = SingleEnvs(envs, config.frame_stack, config.action_masks)
+            closing.pop_all()
+        return made
 
     @override
     def make_rendered(self) -> RenderedEnv:

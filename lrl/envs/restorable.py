@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import zlib
 from array import array
@@ -99,8 +100,9 @@ class RestorableEnvs(StreamEnvs):
         return EnvStep(*(map_leaves(_joined, *parts) for parts in zip(*steps, strict=True)))
 
     def _close_envs(self) -> None:
-        for recorded in self._recorded:
-            recorded.envs.close()
+        with contextlib.ExitStack() as closing:  # all of them, also if one fails
+            for recorded in self._recorded:
+                closing.callback(recorded.envs.close)
 
     def _new_seed(self) -> int:
         return int(self._rng.integers(self._first_seed, _SEEDS_END))

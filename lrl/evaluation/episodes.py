@@ -113,11 +113,14 @@ class EvaluationConfig:
 
         It is `custom` where training and evaluation are not of one protocol.
         """
-        names = {
-            kind_of(one).protocol(self.epsilon_for(env), self.max_frames_for(env))
-            for one in (env, self.env_for(env))
-        }
-        return names.pop() if len(names) == 1 else CUSTOM
+        envs = env, self.env_for(env)
+        return common_protocol(envs, self.epsilon_for(env), self.max_frames_for(env))
+
+
+def common_protocol(envs: Sequence[EnvConfig], epsilon: float, max_frames: int) -> str:
+    """Return the name of the protocol that all of these environments have, otherwise `custom`."""
+    names = {kind_of(env).protocol(epsilon, max_frames) for env in envs}
+    return names.pop() if len(names) == 1 else CUSTOM
 
 
 def differing_spaces(trained: EnvSpec, played: EnvSpec) -> list[str]:

@@ -265,6 +265,7 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             updates_per_step=updates_per_step,
             check_rows=self._check_rows if self.pool is not None else lambda rows: None,
             meet=self.meet,
+            num_ranks=self._trainer().world_size,
         )
 
     def _check_rows(self, rows: Rows) -> None:

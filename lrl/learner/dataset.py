@@ -43,6 +43,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         meet: Called when a training step has what its first batch needs, or should stop; the ranks
             meet there, and it raises in all of them if one should.
         rank: Learner process it belongs to; a checkpoint holds the state of rank 0.
+        num_ranks: Learner processes, each of which counts its own environment steps.
         learner_steps: Returns the learner steps so far, by which experience is annealed and
             policy lag is measured.
         updates_per_step: Batches of one training step; more than one come as a tuple.
@@ -66,6 +67,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         updates_per_step: int = 1,
         check_rows: Callable[[Rows], object] = lambda rows: None,
         meet: Callable[[], object] = lambda: None,
+        num_ranks: int = 1,
     ) -> None:
         self.experience = experience
         self.limiter = limiter
@@ -81,7 +83,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         self.learner_steps = learner_steps
         self._start_pool = start_pool
         self._check, self._meet = check, meet
-        self._rank = rank
+        self._rank, self._num_ranks = rank, num_ranks
         self._updates_per_step = updates_per_step
         self._check_rows = check_rows
         self.is_closed = False
@@ -303,7 +305,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             "generators": self._generators or generator_states(),
         }
         if not with_rows:
-            return {**state, "saved_replay": self.saved_replay}
+            return {**state, "saved_replay": self.saved_replay, "ranks": self._num_ranks}
         pool, name = self._pool_state, self._pool_name
         if self.pool:
             pool, name = self.pool.state_dict(), type(self.pool).__name__
@@ -314,9 +316,11 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         """Go on from `state`, before the first batch.
 
         After one without rows the rate limiter starts afresh: the buffer is filled to its minimum
-        again and no burst of updates follows.
+        again and no burst of updates follows. Counts are shared out among as many ranks as there
+        are now.
         """
-        self.episodes_offset = state["episodes"]
+        share = state.get("ranks", self._num_ranks) / self._num_ranks
+        self.episodes_offset = round(state["episodes"] * share)
         self.first_incarnation = state["next_incarnation"]  # seeds that no actor used before
         if "limiter" in state:
             self.limiter.load_state_dict(state["limiter"])
@@ -328,6 +332,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             self.replay_to_restore = state.get("saved_replay", "")
             self._generators = state.get("generators") if self._rank == 0 else None
         self.experience.restore(state["replay"])
+        self.experience.env_steps = round(self.experience.env_steps * share)
         self.env_steps_offset = self.env_steps
 
     def state_dict(self) -> dict[str, Any]:

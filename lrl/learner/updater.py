@@ -206,15 +206,15 @@ class CompiledUpdater(EagerUpdater):
         return iter([None] * len(batches))  # the question is part of what was compiled
 
 
-def _writes_into(batch: Batch | SequenceBatch) -> int:
+def _writes_into(batch: AnyBatch) -> int:
     """Return how often tensors of what networks are given have been written into."""
     if torch.compiler.is_compiling():  # which keeps no count, and leaves what it was given
         return 0
-    given: list[Any] = [batch.memory]
+    given: list[Any] = []
     if isinstance(batch, Batch):
-        given += [batch.observation, batch.next_observation, batch.next_memory]
-    else:
-        given.append(batch.frame)
+        given = [batch.observation, batch.memory, batch.next_observation, batch.next_memory]
+    elif isinstance(batch, SequenceBatch):
+        given = [batch.frame, batch.memory]
     leaves = [leaf for part in given for leaf in leaves_of(part).values()]
     return sum(leaf._version for leaf in leaves if isinstance(leaf, Tensor))
 

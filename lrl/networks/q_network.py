@@ -134,8 +134,8 @@ class NetworkRecipe:
         core: RecurrentCore | None = None
         if self.core is not None:
             with blamed_on("model.core"):
-                core = self.core(num_features)
-                num_features = core.num_features
+                core = made = self.core(num_features)
+                num_features = made.num_features
         with blamed_on("model.head"):
             head: Head = self.head(num_features, self.env_spec.num_actions)
             head.set_branches(self.env_spec.action.branches)

@@ -101,6 +101,8 @@ def isolate() -> None:
     for name in ("SIGINT", "SIGHUP", "SIGUSR1"):  # a terminal sends the first two to all
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):  # what environments start may want them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP})
     for name in _RANK_VARIABLES:
         os.environ.pop(name, None)
     threading.Thread(target=_follow_parent, name="lrl-follow-parent", daemon=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import time
+from datetime import timedelta
 from typing import Any
 
 import lightning as L
@@ -12,6 +13,9 @@ import torch
 from torch import distributed
 
 from lrl.ranks.watch import LostRankError, started_ranks
+
+_PATIENCE = timedelta(days=30)
+"""A rank may wait for its actors; a rank that is gone is found otherwise (`rank_watch`)."""
 
 
 def is_lost_connection(error: RuntimeError) -> bool:
@@ -65,8 +69,8 @@ class Ranks:
         self.count = count
         self.stopped_together = False
         self._over_hosts: Any = None
-        if count > 1 and distributed.get_backend() != "gloo":
-            self._over_hosts = distributed.new_group(backend="gloo")
+        if count > 1:
+            self._over_hosts = distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
     def minimum(self, number: float) -> float:
         """Return the smallest of all ranks' numbers."""

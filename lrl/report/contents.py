@@ -109,7 +109,7 @@ def _contents(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
             "saved_replay": replay.pop("bytes"),
         },
         "going_on": replay,
-        "stamp": _plain(stamp),
+        "stamp": stamp,
     }
 
 

@@ -12,8 +12,14 @@ import torch
 
 from lrl.actors.slot import TRAINING_SEED_FLOOR
 from lrl.checkpoints.compatibility import weights_digest
-from lrl.envs import kind_of, make_spec
-from lrl.evaluation.episodes import TEST_SEED, differing_spaces, run_episodes
+from lrl.checkpoints.stamp import env_of, trained_in
+from lrl.envs import make_spec
+from lrl.evaluation.episodes import (
+    TEST_SEED,
+    common_protocol,
+    differing_spaces,
+    run_episodes,
+)
 from lrl.learner.agent import Agent, find_device, load_agent
 from lrl.processes.interrupt import interrupt
 from lrl.report.scores import (
@@ -157,10 +163,11 @@ def _check_spec(agent: Agent, found: EnvSpec) -> None:
 
 def _measured(agent: Agent, evaluation: Mapping[str, Any], seeds: range) -> Agent:
     """Return the agent with the stamp of its score."""
-    epsilon, max_frames = evaluation["epsilon"], evaluation["max_frames_per_episode"]
+    limits = evaluation["epsilon"], evaluation["max_frames_per_episode"]
+    trained = env_of({**agent.stamp, "environment": trained_in(agent.stamp)})
     stamp = {
         **agent.stamp,
-        "protocol": kind_of(agent.env).protocol(epsilon, max_frames),
+        "protocol": common_protocol((trained, agent.env), *limits),
         "evaluation": {**evaluation, "episodes": len(seeds), "first_seed": seeds[0]},
     }
     return replace(agent, stamp=stamp)

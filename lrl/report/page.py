@@ -84,10 +84,11 @@ def report(
     runs, unscored = read_runs([path for path in asked if path.suffix != ".csv"])
     groups = group_runs(runs)
     results = results_of(groups, score)
+    of_runs = {result.group for result in results}
     failed: dict[str, int] = {}
     for file in files:
         found, failed[str(file)] = read_results(file, of_others=False)
-        results += found
+        results += _apart(found, of_runs)
     for file in map(Path, against):
         found, failed[str(file)] = read_results(file, of_others=True)
         results += _apart(found, {result.group for result in results})
@@ -100,7 +101,7 @@ def report(
 
 
 def _apart(others: Sequence[Result], own: set[str]) -> list[Result]:
-    """Return others' scores with names that no group of ours has."""
+    """Return scores of a file with names that no other group has: they may be of the same runs."""
     return [
         replace(result, group=f"{result.group} ({Path(result.source).stem})")
         if result.group in own

@@ -300,7 +300,7 @@ def _metrics(path: Path) -> dict[str, Floats]:
         return {name: column[order] for name, column in columns.items()}
     except KeyError as error:
         raise ConfigError(f"{path} has no column {_line(error)}: lrl did not write it") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise ConfigError(f"{path} is damaged: {_line(error)}") from error
 
 
@@ -354,7 +354,7 @@ def _varint(data: bytes, place: int) -> int:
 def _joined(runs: Sequence[Run]) -> list[Run]:
     """Return the runs with those that were gone on with as one, in the place of the last part."""
     whole: list[Run] = []
-    for run in runs:
+    for run in sorted(runs, key=_order):
         before = [
             other
             for other in whole
@@ -367,7 +367,14 @@ def _joined(runs: Sequence[Run]) -> list[Run]:
             whole.remove(before[-1])
             run = _one_after_the_other(before[-1], run)
         whole.append(run)
-    return whole
+    asked = [run.folder for run in runs]
+    return sorted(whole, key=lambda run: asked.index(run.folder))
+
+
+def _order(run: Run) -> tuple[str, int]:
+    """Return the place of a run among the versions of its name, whatever order they came in."""
+    number = run.folder.name.removeprefix("version_")
+    return str(run.folder.parent.resolve()), int(number) if number.isdecimal() else -1
 
 
 def _begins_in(run: Run, other: Run) -> bool:

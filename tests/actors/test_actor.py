@@ -351,4 +351,4 @@ class WideActions(Exploration):
 def test_actions_of_another_integer_type_are_sent_as_int32():
     envs = ScriptedEnvs([[Episode((1.0,))]])
     _, sink = run(envs, steps=1, exploration=WideActions())
-    assert sink.rows[-1].action.dtype == np.int32
+    assert sink.streams[0][0].action.dtype == np.int32

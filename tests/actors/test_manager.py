@@ -40,7 +40,7 @@ def test_actors_start_as_they_are_told(learner, monkeypatch, start_method, actor
             "threads": 1,
             "gpu_hidden": 1,
             "interrupt_ignored": 1,
-            "interrupt_blocked": 1,  # so it was ignored from the first moment
+            "interrupt_blocked": 0,  # for what environments start
             "rank_hidden": 1,
             "lightning": 0,
         }

@@ -10,10 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from benchmark.chaos.checkpoints import some_checkpoint
 from lrl.checkpoints.files import CheckpointError, read_checkpoint, write_checkpoint
-from lrl.checkpoints.runs import find_best, new_version, resolve_checkpoint, versions
+from lrl.checkpoints.runs import (
+    find_best,
+    new_version,
+    resolve_checkpoint,
+    runs_folder,
+    versions,
+)
 from lrl.checkpoints.saved_replay import Manifest, SavedFile
 from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.types import ConfigError
@@ -335,3 +342,13 @@ def test_a_best_that_was_handed_on_and_is_damaged_is_named(last: Path, tmp_path:
 def test_a_best_that_no_training_run_wrote_is_left_alone(last: Path):
     write_checkpoint([1], last.with_name("best.ckpt"))
     assert found(last) is None
+
+
+def test_a_folder_is_where_loggers_write(monkeypatch):
+    """A shell leaves `--runs=~/runs` as it is, as YAML does."""
+    monkeypatch.setenv("HOME", "/home/of/me")
+    monkeypatch.setenv("SCRATCH", "~/disk")
+    for given, expected in (("~/runs", "/home/of/me/runs"), ("$SCRATCH/x", "/home/of/me/disk/x")):
+        assert runs_folder(given) == Path(expected)
+        logger = TensorBoardLogger(given, "name", "version_0")
+        assert logger.log_dir == f"{expected}/name/version_0"

@@ -96,6 +96,12 @@ MISTAKES = {
         ["--actor_learner.sync_period_learner_steps", "0"],
         "sync_period_learner_steps must be at least 1",
     ),
+    "a folder that nothing is written to": (
+        ["--trainer.default_root_dir", "elsewhere"],
+        "trainer.default_root_dir is elsewhere, but a run's folder is RUNS/NAME: set --runs",
+    ),
+    "a name that is no folder's": (["--name", "."], "--name is '.', but must be the name of a"),
+    "a name that loggers read": (["--name", "$HOME"], "--name is '$HOME', but must be the name"),
     "contradiction": (
         ["--data.actors.num_actors", "0", "--data.rate.samples_per_insert", "null"],
         "rate.samples_per_insert is null (free running) but actors.num_actors is 0",

@@ -64,7 +64,7 @@ MUTATIONS = {
     "text for an end": ((FINE, 0.0, "no", False, {}), "terminated is 'no', but must be true or"),
     "NaN for an end": ((FINE, 0.0, np.nan, False, {}), "terminated is nan, but must be true or"),
     "no flag": ((FINE, 0.0, False, 2, {}), "truncated is 2, but must be true or false"),
-    "four values": ((FINE, 0.0, False, {}), "step returned 4 values, but must return 5: observ"),
+    "four values": ((FINE, 0.0, False, {}), "step returned 4 values, but must return 5"),
     "no values": ("no", "step returned str, but must return 5"),
     "no truncation": ((FINE, 0.0, False, None, {}), "truncated is None, but must be true or false"),
 }

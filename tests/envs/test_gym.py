@@ -1,6 +1,7 @@
 """Gymnasium environments as streams: the loop over single ones, native vectors, spaces."""
 
 from functools import partial
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -271,3 +272,29 @@ def test_stacks_hold_what_an_array_was_that_is_written_into():
     stacks = [envs.step([0]).observation.ravel().tolist() for _ in range(3)]
     envs.close()
     assert stacks == [[0, 0, 1], [0, 1, 2], [1, 2, 3]]
+
+
+class Closing(OneArray):
+    """Is open until it is closed, which the second one answers with an error."""
+
+    open: ClassVar[list[int]] = []
+
+    def __init__(self, last=9):
+        super().__init__()
+        self.number = len(self.open)
+        if self.number > last:
+            raise OSError("no licence for another one")
+        self.open.append(self.number)
+
+    def close(self):
+        self.open[self.number] = -1
+        if self.number == 1:
+            raise OSError("the simulator is gone already")
+
+
+@pytest.mark.parametrize("last", [9, 2])
+def test_all_are_closed_also_if_one_fails_or_cannot_be_made(last, monkeypatch):
+    monkeypatch.setattr(Closing, "open", [])
+    with pytest.raises((OSError, ConfigError)):
+        make_envs(EnvConfig(factory=Closing, kwargs={"last": last}), 4, training=True).close()
+    assert Closing.open == [-1] * (last + 1 if last < 4 else 4)

@@ -211,3 +211,11 @@ def test_closing_closes_all():
     with pytest.raises(RuntimeError, match="closed"):
         envs.load_state_dict(envs.state_dict())
     assert all(recorded.envs._closed for recorded in envs._recorded)
+
+
+def test_closing_closes_all_also_if_one_fails(monkeypatch):
+    envs = walks()
+    monkeypatch.setattr(envs._recorded[0].envs, "_close_envs", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        envs.close()
+    assert all(recorded.envs._closed for recorded in envs._recorded)

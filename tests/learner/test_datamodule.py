@@ -109,36 +109,30 @@ def test_what_cannot_work_is_refused_before_a_process_starts(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("part", "settings", "message"),
     [
-        (lambda: ReplayDataModule(seed=-1), "data.seed must be at least 0, got -1"),
-        (lambda: ReplayDataModule(seed=1.0), "data.seed is 1.0, but must be a whole number"),
-        (lambda: ReplayDataModule("CartPole-v1"), "data.env is 'CartPole-v1', but .* EnvConfig"),
-        (lambda: ReplayDataModule(replay={}), "data.replay is {}, but must be of .* ReplayConfig"),
-        (lambda: ReplayConfig(1e3), "replay.capacity is 1000.0, but must be a whole number"),
-        (lambda: ActorConfig(envs_per_actor=2.0), "actors.envs_per_actor is 2.0, but must be a"),
-        (lambda: RateLimiterConfig("8"), "rate.samples_per_insert is '8', but must be a number"),
-        (lambda: EvaluationConfig(episodes=True), "evaluation.episodes is True, but must be a"),
-        (lambda: InferenceConfig(batch_size=3.0), "inference.batch_size is 3.0, but must be a"),
-        (lambda: ClusterConfig(num_actors=3.0), "cluster.num_actors is 3.0, but must be a whole"),
-        (lambda: EpsilonGreedy(0.1), r"exploration.schedule is 0.1, but .*Constant\(0.1\)"),
-        (lambda: ActorLearnerCallback(eval_period_learner_steps=2.0), "eval_period_.* is 2.0, but"),
-        (
-            lambda: ActorLearnerCallback(2.0),
-            "sync_period_learner_steps is 2.0, but must be a",
-        ),
-        (lambda: DQN(updates_per_step=2.0), "model.updates_per_step is 2.0, but must be a whole"),
-        (
-            lambda: DQN(target_update_period_learner_steps=2.5),
-            "learner_steps is 2.5, but must be",
-        ),
-        (lambda: ReplayDataModule(learner_threads=0), "data.learner_threads must be at least 1"),
-        (lambda: ReplayDataModule(learner_threads=1025), "at most 1024, got 1025"),
+        (ReplayDataModule, {"seed": -1}, "data.seed must be at least 0, got -1"),
+        (ReplayDataModule, {"seed": 1.0}, "data.seed is 1.0, but must be a whole number"),
+        (ReplayDataModule, {"env": "CartPole-v1"}, "data.env is 'CartPole-v1', but .* EnvConfig"),
+        (ReplayDataModule, {"replay": {}}, "data.replay is {}, but must be of .* ReplayConfig"),
+        (ReplayDataModule, {"learner_threads": 0}, "data.learner_threads must be at least 1"),
+        (ReplayDataModule, {"learner_threads": 1025}, "at most 1024, got 1025"),
+        (ReplayConfig, {"capacity": 1e3}, "replay.capacity is 1000.0, but must be a whole number"),
+        (ActorConfig, {"envs_per_actor": 2.0}, "actors.envs_per_actor is 2.0, but must be a"),
+        (RateLimiterConfig, {"samples_per_insert": "8"}, "rate.samples_per_insert is '8', but"),
+        (EvaluationConfig, {"episodes": True}, "evaluation.episodes is True, but must be a"),
+        (InferenceConfig, {"batch_size": 3.0}, "inference.batch_size is 3.0, but must be a"),
+        (ClusterConfig, {"num_actors": 3.0}, "cluster.num_actors is 3.0, but must be a whole"),
+        (EpsilonGreedy, {"schedule": 0.1}, r"exploration.schedule is 0.1, but .*Constant\(0.1\)"),
+        (ActorLearnerCallback, {"eval_period_learner_steps": 2.0}, "eval_period_.* is 2.0, but"),
+        (ActorLearnerCallback, {"sync_period_learner_steps": 2.0}, "sync_period_.* is 2.0, but"),
+        (DQN, {"updates_per_step": 2.0}, "model.updates_per_step is 2.0, but must be a whole"),
+        (DQN, {"target_update_period_learner_steps": 2.5}, "learner_steps is 2.5, but must be a"),
     ],
 )
-def test_what_is_out_of_range_or_of_another_type_is_refused_at_once(make, message):
+def test_what_is_out_of_range_or_of_another_type_is_refused_at_once(part, settings, message):
     with pytest.raises(ConfigError, match=message):
-        make()
+        part(**settings)
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -563,3 +563,15 @@ def test_rows_that_no_environment_gives_are_refused(column, value, words):
     getattr(rows, column)[1] = value
     with pytest.raises(ValueError, match=words):
         rows.check(SPEC)
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(2, (12, 4)), (1, (24, 8)), (4, (6, 2))])
+def test_counts_are_shared_out_among_as_many_ranks_as_there_are(ranks, expected):
+    """A checkpoint holds those of rank 0, of two ranks that counted as much each."""
+    before, dataset = make_dataset(), make_dataset()
+    before._num_ranks, dataset._num_ranks = 2, ranks
+    before.experience.add(steps(12))
+    before.episodes_offset = 4
+    dataset.restore(before.state(with_rows=False))
+    assert (dataset.env_steps, dataset.episodes) == expected
+    assert dataset.env_steps_offset == expected[0]

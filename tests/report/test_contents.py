@@ -160,3 +160,10 @@ def test_leaves_masks_and_memory_are_told(checkpoint):
 def test_what_is_no_checkpoint_of_lrls_is_refused(checkpoint, change, words):
     with pytest.raises(ConfigError, match=words):
         contents(edited(checkpoint, "wrong", change))
+
+
+def test_the_stamp_is_exact(checkpoint):
+    """A score belongs to a checkpoint by its stamp, and says which environment it is of."""
+    third = {"rate": 1 / 3}
+    path = edited(checkpoint, "exact", lambda content: content["lrl"]["environment"].update(third))
+    assert contents(path)["stamp"]["environment"]["rate"] == 1 / 3

@@ -6,6 +6,7 @@ import csv
 import functools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,29 @@ def test_the_protocol_is_that_of_the_score(
     monkeypatch.setattr(module, "run_episodes", lambda *a, **k: none)
     (score,) = evaluate([str(game)], episodes=1, **settings)
     assert score.stamp["protocol"] == protocol
+
+
+@pytest.mark.atari
+def test_a_score_of_another_environment_than_that_of_training_has_no_protocol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    protocol = PROTOCOLS["ale_v5"]
+    atari = replace(protocol.atari, repeat_action_probability=0.0)
+    env = EnvConfig("ALE/Freeway-v5", reward_clip=protocol.reward_clip, atari=atari)
+    found = {"atari": {"repeat_action_probability": protocol.atari.repeat_action_probability}}
+    agent = DQN(functools.partial(MLPEncoder, hidden_sizes=(1,)), env_spec=make_spec(env))
+    training = {"seed": 0, "learner_steps": 0, "env_steps": 0, "frames": 0}
+    content = {
+        "hyper_parameters": dict(agent.hparams),
+        "state_dict": agent.state_dict(),
+        STAMP_KEY: make_stamp(env, EvaluationConfig(env=found), **training),
+    }
+    torch.save(content, tmp_path / "game.ckpt")
+    none = Episodes(np.zeros(1), np.zeros(1, np.int64), np.zeros(1, np.bool_))
+    monkeypatch.setattr(module, "run_episodes", lambda *a, **k: none)
+    epsilon = protocol.evaluation_epsilon
+    (score,) = evaluate([str(tmp_path / "game.ckpt")], episodes=1, epsilon=epsilon)
+    assert content[STAMP_KEY]["protocol"] == score.stamp["protocol"] == "custom"
 
 
 @pytest.mark.atari

@@ -259,6 +259,14 @@ def test_scores_of_others_are_put_beside(tmp_path: Path):
     assert second[2] == "0.500"
 
 
+def test_scores_of_a_file_are_not_added_to_those_of_runs(runs: Path, tmp_path: Path):
+    """They may be others of the same runs, each of which would count twice."""
+    (tmp_path / "tested.csv").write_text("algorithm,task,score\na,CartPole-v1,400\n")
+    page = report([str(runs / "a"), str(tmp_path / "tested.csv")], output=str(tmp_path / "page"))
+    groups = [row[:2] for row in parsed(page).tables["scores"][1:]]
+    assert groups == [["a", "4"], ["a (tested)", "1"]]
+
+
 def test_raw_returns_of_several_environments_are_not_added_up(tmp_path: Path):
     scores = tmp_path / "scores.csv"
     scores.write_text("algorithm,task,score\n<b>,Acrobot-v1,-80\n<b>,CartPole-v1,500\n")
@@ -293,6 +301,18 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     (late,), _ = read_runs([folder / "version_1"])
     assert late.starts_late
     assert "begins at learner step 30" in late.remarks()[0]
+
+
+@pytest.mark.parametrize("names", [("version_9", "version_10"), ("version_10", "version_9")])
+def test_parts_of_a_run_may_come_in_any_order(tmp_path: Path, names: tuple[str, str]):
+    """A shell gives version_10 before version_9."""
+    folder = tmp_path / "runs/a"
+    make_run(folder / "version_9", 3, [1.0, 2.0, 3.0], ended=True)
+    make_run(folder / "version_10", 3, [7.0, 8.0], first_step=30)
+    make_run(tmp_path / "runs/b/version_0", 3, [5.0])
+    runs, _ = read_runs([folder / names[0], tmp_path / "runs/b/version_0", folder / names[1]])
+    assert {run.name for run in runs} == {"a/version_10", "b/version_0"}
+    assert (runs[0].name == "b/version_0") is (names[1] == "version_10")  # as they were given
 
 
 def test_a_run_of_which_a_part_was_killed_has_no_speed(tmp_path: Path):
@@ -393,8 +413,8 @@ def test_what_is_no_whole_run_is_told_in_a_sentence(tmp_path: Path):
     refuse(run, "has no protocol stamp: neither summary.json")
     for number, (name, text) in enumerate(
         [("summary.json", "{"), ("metrics.csv", "step,x\n1\n"), ("metrics.csv", "step,x\n1,y\n"),
-         ("config.yaml", "a: ["), ("config.yaml", ""), ("config.yaml", "trainer: 5"),
-         ("config.yaml", "model: null")]
+         ("metrics.csv", 'step,"x\n' + 200_000 * "1\n"), ("config.yaml", "a: ["),
+         ("config.yaml", ""), ("config.yaml", "trainer: 5"), ("config.yaml", "model: null")]
     ):  # fmt: skip
         damaged = make_run(tmp_path / f"c{number}/version_0", 0, [1.0])
         (damaged / name).write_text(text)

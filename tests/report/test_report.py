@@ -263,8 +263,8 @@ def test_scores_of_a_file_are_not_added_to_those_of_runs(runs: Path, tmp_path: P
     """They may be others of the same runs, each of which would count twice."""
     (tmp_path / "tested.csv").write_text("algorithm,task,score\na,CartPole-v1,400\n")
     page = report([str(runs / "a"), str(tmp_path / "tested.csv")], output=str(tmp_path / "page"))
-    groups = [row[:2] for row in parsed(page).tables["scores"][1:]]
-    assert groups == [["a", "4"], ["a (tested)", "1"]]
+    groups = {group: count for group, count, *_ in parsed(page).tables["scores"][1:]}
+    assert groups == {"a": "4", "a (tested)": "1"}
 
 
 def test_raw_returns_of_several_environments_are_not_added_up(tmp_path: Path):

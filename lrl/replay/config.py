@@ -43,6 +43,11 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         """Check ranges."""
+        if not callable(self.sampler):
+            raise ConfigError(
+                f"replay.sampler must be a class or a functools.partial of one, got "
+                f"{self.sampler!r}: each buffer builds a sampler of its own"
+            )
         check_types(self, "replay")
         for name in ("capacity", "batch_size"):
             if getattr(self, name) < 1:
@@ -62,11 +67,6 @@ class ReplayConfig:
             raise ConfigError(
                 f"replay.memory_map is {self.memory_map}, but replay.device is {self.device}: "
                 "frames are kept in one place; set device to cpu, or memory_map to null"
-            )
-        if not callable(self.sampler):
-            raise ConfigError(
-                f"replay.sampler must be a class or a functools.partial of one, got "
-                f"{self.sampler!r}: each buffer builds a sampler of its own"
             )
 
 

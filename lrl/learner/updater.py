@@ -120,7 +120,7 @@ class EagerUpdater:
             losses = self.losses(drawn)
             batch.index.set_priorities(drawn.keys, losses.td.priority)
             return losses
-        before = _writes_into(batch)
+        before = _count_writes(batch)
         self._agent.online.sample_noise()
         self._agent.target.sample_noise()
         if isinstance(batch, SequenceBatch):
@@ -130,7 +130,7 @@ class EagerUpdater:
             with onednn_products():
                 losses = self._checked(batch, next_values)
             self._agent.measure(batch, losses)
-        if _writes_into(batch) > before:
+        if _count_writes(batch) > before:
             raise ConfigError(
                 "the network wrote into the batch that it was given: have encoder and core make "
                 "new tensors (x / 255, not x.div_(255) or x /= 255), since a batch is looked at "
@@ -206,7 +206,7 @@ class CompiledUpdater(EagerUpdater):
         return iter([None] * len(batches))  # the question is part of what was compiled
 
 
-def _writes_into(batch: AnyBatch) -> int:
+def _count_writes(batch: AnyBatch) -> int:
     """Return how often tensors of what networks are given have been written into."""
     if torch.compiler.is_compiling():  # which keeps no count, and leaves what it was given
         return 0

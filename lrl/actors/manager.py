@@ -85,7 +85,8 @@ class ActorManager(Supervisor[ActorHandle]):
         env_steps = sum(int(handle.total("env_steps")) for handle in self._handles)
         plan = ActorPlan(
             slot, self.groups, self.env, self.exploration, self.policy_of(index),
-            channel.actor_end, self.env_steps_offset + env_steps * slot.world_size,
+            channel.actor_end,
+            self.env_steps_offset + slot.steps_of_run(env_steps, self.config.num_actors),
         )  # fmt: skip
         try:
             started = self._start_process(self._context, f"actor {index}", run_actor, [plan])

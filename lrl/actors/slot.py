@@ -50,6 +50,21 @@ class ActorSlot:
         """Number of environments of all ranks."""
         return self.world_size * self.num_actors * self.envs_per_actor
 
+    def steps_of_run(self, env_steps: int, num_actors: int) -> int:
+        """Return the environment steps of all actors of all ranks, from those of some.
+
+        The others are taken to be as fast.
+
+        Args:
+            env_steps: What the actors that were counted made together.
+            num_actors: How many of this rank's they are.
+
+        Example:
+            >>> ActorSlot(seed=0, world_size=2, num_actors=6).steps_of_run(100, num_actors=2)
+            600
+        """
+        return env_steps * self.world_size * self.num_actors // num_actors
+
     def restarted(self) -> ActorSlot:
         """Return the slot's next incarnation."""
         return replace(self, incarnation=self.incarnation + 1)

@@ -18,7 +18,7 @@ from lrl.cluster.session import Session
 from lrl.cluster.weights import SentWeights
 
 PlanOf = Callable[[int, ActorSlot, int], RemotePlan]
-"""From the run's number, an actor's slot and the environment steps that all actors made so far."""
+"""From the run's number, an actor's slot and the environment steps of all actors so far."""
 
 
 class ClusterActors(Remotes):
@@ -90,8 +90,9 @@ class ClusterActors(Remotes):
 
     @override
     def _begin(self, remote: Remote) -> Any:
-        done = sum(int(each.totals()["env_steps"]) for each in self.all)
-        plan = self._plan(self._run, remote.slot, done)
+        made = sum(int(each.totals()["env_steps"]) for each in self.all)
+        env_steps = remote.slot.steps_of_run(made, self._config.num_actors)
+        plan = self._plan(self._run, remote.slot, env_steps)
         vector = None if self._servers else self._weights.newest()
         return remote.body.begin.remote(plan, vector, self._weights.version)
 

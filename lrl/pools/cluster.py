@@ -81,7 +81,7 @@ class ClusterPool(ActorPool):
             None if plan.inference else plan.recipe,
             plan.groups,
             plan.actors.chunk_rows,
-            self._run_env_steps + env_steps * slot.world_size,
+            self._run_env_steps + env_steps,
         )
 
     def _delivery(self, answer: Answer, has_gap: bool) -> Delivery:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ AXES = {
     "seconds": "wall time",
 }
 """What a curve may be drawn against; `seconds` are known of runs with TensorBoard events only."""
-_CHECKPOINTS = ("best.ckpt", "last.ckpt", "previous.ckpt")
+_CHECKPOINTS = ("last.ckpt", "previous.ckpt", "best.ckpt")
 SHARES = ("wait", "sample", "optimise", "evaluate", "other")
 """What a summary's `time_shares` are of."""
 _RATES = ("env_steps_per_second", "learner_steps_per_second")
@@ -382,8 +383,13 @@ def _begins_in(run: Run, other: Run) -> bool:
     return bool(run.metrics["step"][0] <= last + _period(run.settings))
 
 
-def _period(settings: Mapping[str, Any]) -> int:
-    return settings.get("trainer.log_every_n_steps") or 50  # Lightning's default
+def _period(settings: Mapping[str, Any]) -> float:
+    """Return how many learner steps lie between rows at most."""
+    logged = settings.get("trainer.log_every_n_steps")
+    if logged is None:
+        return 50  # Lightning's default
+    # Where nothing is logged, rows are of evaluations.
+    return logged or settings.get("actor_learner.eval_period_learner_steps") or math.inf
 
 
 def _one_after_the_other(first: Run, then: Run) -> Run:

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +36,25 @@ def test_killed_actor_comes_back_with_a_gap_and_others_go_on(learner, caplog):
     assert [process.pid for process in made.manager.processes][::2] == first[::2]
     assert "actor 1 (pid" in caplog.text
     assert "killed by signal 9 (often the out-of-memory killer)" in caplog.text
+
+
+def test_a_replaced_actor_is_told_how_far_the_run_is(learner, monkeypatch):
+    """Actors of a cluster beside it, and those of other ranks, are taken to be as fast."""
+    made = learner(num_actors=1)
+    made.take_until(lambda: made.all_acted(20), "some steps")
+    made.stop()
+    (handle,) = made.manager._handles
+    handle.slot = replace(handle.slot, num_actors=3, world_size=2)
+    plans = []
+
+    def start(*args: Any) -> None:
+        plans.extend(args[-1])
+        raise RuntimeError("no process")
+
+    monkeypatch.setattr(made.manager, "_start_process", start)
+    with pytest.raises(RuntimeError, match="no process"):
+        made.manager._launch(0, handle)
+    assert plans[0].env_steps_offset == made.steps(0) * 6 > 0
 
 
 def test_rows_of_a_restarted_actor_never_mix_with_those_before(learner):

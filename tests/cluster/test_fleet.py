@@ -20,8 +20,10 @@ from lrl.actors.config import ActorConfig
 from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorError
 from lrl.actors.policy import NetworkPolicy
+from lrl.actors.slot import ActorSlot
 from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import packages_of
+from lrl.cluster.remote_actor import RemotePlan
 from lrl.envs import EnvConfig, make_envs
 from lrl.pools.joined import JoinedPools
 from lrl.testing import LedgerEnv
@@ -121,6 +123,28 @@ def test_a_dead_actor_is_replaced_and_its_calls_are_counted_as_lost(ray, caplog)
     counts = run.pool.counts()
     assert (counts.restarts, [s.restarts for s in counts.actors]) == (1, [1, 0])
     assert ray.actors[2].options["max_restarts"] == ray.actors[2].options["max_task_retries"] == 0
+
+
+def test_a_replaced_actor_is_told_how_far_the_run_is(ray, monkeypatch):
+    """Actors beside the cluster, and those of other ranks, are taken to be as fast."""
+    slot = dataclasses.replace(SLOT, num_actors=6, world_size=2)
+    monkeypatch.setattr("helpers.cluster_run.SLOT", slot)
+    run = Run()
+    run.poll(6)
+    actors, told = run.fleet.actors, []
+    plan_of = actors._plan
+
+    def watched(number: int, slot: ActorSlot, env_steps: int) -> RemotePlan:
+        told.append((env_steps, sum(actor.env_steps for actor in actors.statistics())))
+        return plan_of(number, slot, env_steps)
+
+    monkeypatch.setattr(actors, "_plan", watched)
+    run.actor().is_dead = True
+    run.poll(1)
+    run.restart()
+    run.poll(1)
+    ((env_steps, of_two),) = told
+    assert env_steps == of_two * 6 > 0
 
 
 def test_a_silent_actor_is_given_up_and_its_node_avoided(ray, caplog):

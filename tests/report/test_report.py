@@ -303,6 +303,20 @@ def test_a_run_that_was_gone_on_with_is_one_run(tmp_path: Path):
     assert "begins at learner step 30" in late.remarks()[0]
 
 
+@pytest.mark.parametrize(("period", "starts_late"), [(40, True), (100, False), (0, False)])
+def test_a_run_that_logs_evaluations_only_may_begin_with_its_first(
+    tmp_path: Path, period: int, starts_late: bool
+):
+    folder = make_run(tmp_path / "runs/a/version_0", 3, [1.0, 2.0], first_step=100)
+    path = folder / "config.yaml"
+    settings = yaml.safe_load(path.read_text())
+    settings["trainer"] = {"log_every_n_steps": 0}
+    settings["actor_learner"] = {"eval_period_learner_steps": period}
+    path.write_text(yaml.safe_dump(settings))
+    (run,), _ = read_runs([folder])
+    assert run.starts_late == starts_late
+
+
 @pytest.mark.parametrize("names", [("version_9", "version_10"), ("version_10", "version_9")])
 def test_parts_of_a_run_may_come_in_any_order(tmp_path: Path, names: tuple[str, str]):
     """A shell gives version_10 before version_9."""
@@ -320,6 +334,7 @@ def test_a_run_of_which_a_part_was_killed_has_no_speed(tmp_path: Path):
     killed = make_run(folder / "version_0", 3, [1.0, 2.0, 3.0], ended=False)
     (killed / "checkpoints").mkdir()
     torch.save({STAMP_KEY: {**STAMP, "training": {"seed": 3}}}, killed / "checkpoints/last.ckpt")
+    (killed / "checkpoints/best.ckpt").write_bytes(b"older, and damaged")
     make_run(folder / "version_1", 3, [7.0, 8.0], first_step=30)
     (run,), _ = read_runs([folder])
     assert run.summary == {}

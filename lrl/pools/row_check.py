@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from lrl.types import RowKind, Rows
 
@@ -53,7 +52,7 @@ class RowCheck:
     def _check_rewards(self, rows: Rows) -> None:
         if self._reward_clip is None:
             return
-        rewards: npt.NDArray[np.float32] = rows.reward[rows.kind == RowKind.STEP]
+        rewards = rows.reward[rows.kind == RowKind.STEP].astype(np.float32)  # as it is stored
         outside = np.abs(rewards) > np.float32(self._reward_clip)
         if outside.any():
             raise ValueError(

@@ -93,10 +93,18 @@ class Rows:
         """Check what no environment of lrl's can give, for rows of other making.
 
         Raises:
-            ValueError: A kind, an action or a category does not exist, or a number is not finite.
+            ValueError: A kind, an action or a category does not exist, a number is not finite in
+                float32, or a row other than a STEP ends an episode.
         """
         if (self.kind > max(RowKind)).any():
             raise ValueError(f"kind {self.kind.max()} is none of {[kind.name for kind in RowKind]}")
+        misplaced = (self.terminated | self.truncated) & (self.kind != RowKind.STEP)
+        if misplaced.any():
+            row = int(misplaced.argmax())
+            raise ValueError(
+                f"row {row}, a {RowKind(self.kind[row]).name}, is terminated or truncated: these "
+                "belong to the STEP whose action ended the episode"
+            )
         shape = (len(self), *spec.action.column.shape)
         if self.action.shape != shape:
             raise ValueError(f"action has the shape {self.action.shape}, expected {shape}")
@@ -107,9 +115,17 @@ class Rows:
             known = f"the {sizes[0]} actions" if len(sizes) == 1 else f"those of branches {sizes}"
             raise ValueError(f"action {acted[outside.argmax()]} is not one of {known}")
         for name, column in self.columns().items():
-            is_float = np.issubdtype(column.dtype, np.floating)
-            if is_float and not np.isfinite(column.astype(np.float64)).all():
-                raise ValueError(f"{name} holds NaN or infinite numbers")
+            if np.issubdtype(column.dtype, np.floating):
+                with np.errstate(over="ignore"):
+                    stored = column.astype(np.float32)
+                if not np.isfinite(stored).all():
+                    raise ValueError(f"{name} holds NaN or numbers that are infinite in float32")
+        self._check_masks(spec)
+        for name, column in spec.frame_columns().items():
+            if column.categories and not column.holds(self.columns()[name]):
+                raise ValueError(f"{name} holds a category that does not exist")
+
+    def _check_masks(self, spec: EnvSpec) -> None:
         is_seen = (self.kind == RowKind.STEP) | (self.kind == RowKind.BOUNDARY)
         for mask in spec.action.split(self.action_mask if spec.action.masks else None):
             allows = True if mask is None else mask.any(axis=1) | ~is_seen
@@ -119,9 +135,6 @@ class Rows:
                     f"action_mask of row {row}, a {RowKind(self.kind[row]).name}, allows nothing: "
                     "where no action is chosen, let it allow all"
                 )
-        for name, column in spec.frame_columns().items():
-            if column.categories and not column.holds(self.columns()[name]):
-                raise ValueError(f"{name} holds a category that does not exist")
 
     def __getitem__(self, index: slice) -> Rows:
         """Return the rows of a slice, as views."""

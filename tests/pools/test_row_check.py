@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ def test_a_stream_that_does_not_exist_is_refused(stream):
 
 def test_rewards_have_to_be_clipped():
     RowCheck(1, 0.1)(rows_of((0, STEP, False, False), reward=-0.1))  # above 0.1 in float32
+    row = rows_of((0, STEP, False, False))
+    RowCheck(1, 0.7)(replace(row, reward=np.array([0.7])))  # below 0.7 in float32
     RowCheck(1, 0.1)(rows_of((0, BOUNDARY, False, False), reward=3.0))  # is no reward
     with pytest.raises(ValueError, match=r"reward is 3\.0, but env\.reward_clip is 0\.1"):
         RowCheck(1, 0.1)(rows_of((0, STEP, False, False), reward=3.0))

@@ -147,7 +147,8 @@ def test_actions_of_several_branches_are_checked_branch_by_branch():
     rows = dataclasses.replace(rows, action=np.array([[3, 1], [1, 2]], np.int32))
     with pytest.raises(ValueError, match=r"action \[1 2\] is not one of those of branches \(4, 2"):
         rows.check(spec)
-    dataclasses.replace(rows, kind=np.array([RowKind.STEP, RowKind.GAP], np.uint8)).check(spec)
+    gap = np.array([RowKind.STEP, RowKind.GAP], np.uint8)
+    dataclasses.replace(rows, kind=gap, truncated=np.zeros(2, np.bool_)).check(spec)
 
 
 def test_branches_are_numbered_one_after_the_other():

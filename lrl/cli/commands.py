@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -131,7 +132,18 @@ def _add_lists(parser: ArgumentParser, function: Callable[..., object]) -> set[s
 
 def _parse(parser: ArgumentParser, name: str, arguments: Sequence[str]) -> dict[str, Any]:
     check_variables(name, [action.dest for action in parser._actions])
-    return parser.parse_args(list(arguments)).as_dict()
+    return _at_home(parser.parse_args(list(arguments)).as_dict())
+
+
+def _at_home(value: Any) -> Any:
+    """Return arguments with a leading `~` replaced, which shells leave in `--output=~/x`."""
+    if isinstance(value, dict):
+        return {name: _at_home(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [_at_home(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, (str, Path)):
+        return type(value)(os.path.expanduser(value))  # noqa: PTH111 - leaves names of nobody alone
+    return value
 
 
 def _import(modules: Sequence[str]) -> None:

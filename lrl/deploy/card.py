@@ -151,7 +151,8 @@ def model_card(
 def foreign_modules(found: Mapping[str, Any]) -> list[str]:
     """Return the modules that a checkpoint names and that are none of lrl's or its packages'."""
     environment = found["stamp"]["environment"]
-    paths = [part["class_path"] for part in found["parts"].values() if part]
+    named = safety.strings(found["parts"])
+    paths = [path for key, path in named if key.rpartition(".")[2] == "class_path"]
     paths += [wrapper["path"] for wrapper in environment.get("wrappers", ())]
     paths += [environment["factory"]] if environment.get("factory") else []
     modules = {path.rpartition(".")[0] for path in paths}

@@ -85,7 +85,7 @@ def _write(folder: Path, ckpt_path: str, address: str, film: str | None, score: 
     if film is not None:
         if not Path(film).is_file():
             raise ConfigError(f"film {film!r}: there is no such file")
-        name = f"replay{Path(film).suffix}"
+        name = f"replay{Path(film).suffix.lower()}"
         copies[name], files[name] = Path(film), "a film of `lrl play`"
     card = model_card(found, address, known, files)
     try:

@@ -108,7 +108,7 @@ def check_values(config: Mapping[str, Any]) -> None:
     """
     if not is_enabled():
         return
-    for key, value in _strings(config, ""):
+    for key, value in strings(config):
         if any(mark in value for mark in _READS_ELSEWHERE):
             raise ConfigError(f"{key} is {value!r}, but --safe allows files of this machine only")
 
@@ -122,12 +122,13 @@ def refusal(key: str, value: str, packages: Sequence[str] = PACKAGES) -> ConfigE
     )
 
 
-def _strings(value: Any, key: str) -> Iterator[tuple[str, str]]:
+def strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all strings in nested settings, each with its dotted key."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _strings(item, f"{key}.{name}" if key else str(name))
+            yield from strings(item, f"{key}.{name}" if key else str(name))
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _strings(item, f"{key}[{index}]")
+            yield from strings(item, f"{key}[{index}]")

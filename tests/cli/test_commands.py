@@ -7,6 +7,7 @@ import inspect
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,22 @@ def test_one_checkpoint_or_many_is_what_the_function_says(tmp_path: Path):
         "ckpt_path": str(path), "loud": True,
     }  # fmt: skip
     assert read_arguments("many", many, arguments) == {"ckpt_path": [str(path)]}
+
+
+def test_the_home_folder_is_meant_where_the_shell_did_not_replace_it(monkeypatch):
+    def watch(files: Sequence[str | Path], out: Path | None = None, name: str = "") -> None:
+        """Watch.
+
+        Args:
+            files: Files.
+            out: Another.
+            name: A name.
+        """
+
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setitem(COMMANDS, "watch", COMMANDS["bench"])
+    found = read_arguments("watch", watch, ["~/a", "b", "--out=~/c", "--name", "~of no user"])
+    assert found == {"files": ["/home/me/a", "b"], "out": Path("/home/me/c"), "name": "~of no user"}
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",), ("--safe", "--help")])

@@ -149,7 +149,7 @@ def test_a_film_that_is_not_there_is_named_and_nothing_is_written(checkpoint, tm
 
 
 def test_the_card_states_what_the_checkpoint_knows(checkpoint, tmp_path):
-    film, folder = tmp_path / "game.mp4", tmp_path / "out"
+    film, folder = tmp_path / "game.MP4", tmp_path / "out"
     film.write_bytes(b"film")
     evaluate([str(checkpoint)], episodes=5, epsilon=0.5, max_frames_per_episode=1000,
              out=str(tmp_path / "scores"), device="cpu")  # fmt: skip
@@ -226,7 +226,11 @@ def test_a_score_of_other_weights_with_the_same_stamp_is_none_of_the_checkpoint(
 
 def test_the_card_warns_of_code_that_is_not_lrls(checkpoint, tmp_path):
     def name_a_stranger(content: dict) -> None:
-        content["hyper_parameters"]["encoder"] = {"class_path": "their.parts.Net", "init_args": {}}
+        inner = {"class_path": "their.parts.Net", "init_args": {}}
+        content["hyper_parameters"]["encoder"] = {
+            "class_path": "lrl.networks.MultiEncoder",
+            "init_args": {"encoders": {"map": inner}},
+        }
         content["lrl"]["environment"] = {**content["lrl"]["environment"], "id": "games:Maze-v0"}
 
     stranger = edited(checkpoint, "stranger", name_a_stranger)

@@ -15,7 +15,7 @@ from lrl.checkpoints.saved_replay import (
     SavedReplayError,
     manifest_name,
     read_manifest,
-    replay_folder,
+    replay_beside,
 )
 from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.types import ConfigError
@@ -212,12 +212,14 @@ def missing_replay(path: Path, content: Mapping[str, Any]) -> str:
     rank, ranks = 0, 1
     with suppress(SavedReplayError, OSError):
         while rank < ranks:
-            folder = replay_folder(path.parent, rank)
-            manifest = read_manifest(folder / manifest_name(content["global_step"]))
+            name = manifest_name(content["global_step"])
+            manifest = read_manifest(replay_beside(path, rank) / name)
             if manifest.saved_id != saved_id:
                 break
             rank, ranks = rank + 1, int(manifest.settings.get("ranks", 1))
-    return "" if rank == ranks else f"the replay of {path} was not written to its end"
+    if rank == ranks:
+        return ""
+    return f"the replay of {path} is not beside it, or was not written to its end"
 
 
 def saved_replay_of(content: Mapping[str, Any]) -> str:

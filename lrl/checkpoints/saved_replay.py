@@ -23,11 +23,10 @@ from lrl.checkpoints.atomic_files import digest_of, sync_file
 from lrl.checkpoints.compatibility import differing_settings
 from lrl.checkpoints.plain_state import decode, read_arrays
 from lrl.envs.config import without_unused
-from lrl.processes.memory import available_bytes
+from lrl.processes.memory import available_bytes, format_bytes
 from lrl.replay.experience import StoredExperience
-from lrl.replay.replay import check_memory
 from lrl.replay.streams import IndexArray, Streams
-from lrl.types import EnvSpec
+from lrl.types import ConfigError, EnvSpec
 
 _FORMAT = 2
 
@@ -80,6 +79,12 @@ class Manifest:
 def replay_folder(checkpoints: Path, rank: int = 0) -> Path:
     """Return the folder in which a rank saves its replays, beside a run's checkpoints."""
     return checkpoints / "replay" / f"rank-{rank}"
+
+
+def replay_beside(checkpoint: Path, rank: int = 0) -> Path:
+    """Return the folder of a rank's replays beside a checkpoint, or beside what it is a link to."""
+    folder = replay_folder(checkpoint.parent, rank)
+    return folder if folder.is_dir() else replay_folder(checkpoint.resolve().parent, rank)
 
 
 def manifest_name(learner_step: int) -> str:
@@ -197,9 +202,16 @@ def read_streams(folder: Path, manifest: Manifest) -> tuple[Streams, EnvSpec]:
     if "replay" not in settings:
         raise SavedReplayError(f"{folder / manifest.name} is of a data.experience, not of a replay")
     spec, num_streams = EnvSpec.of(settings["env_spec"]), settings["number of environments"]
-    capacity, whose = settings["replay"]["capacity"], " to read the saved replay"
-    check_memory(spec, capacity, num_streams, None, available=available_bytes(), whose=whose)
-    streams = Streams(spec, capacity // num_streams, num_streams)
+    rows_per_stream = settings["replay"]["capacity"] // num_streams
+    stops = [segment.stop for segment in manifest.segments]
+    rows = int(np.minimum(np.max(stops, axis=0, initial=0), rows_per_stream).sum())
+    needed, free = Streams.bytes_needed(spec, rows, num_streams), available_bytes()
+    if free is not None and needed > free:  # places without rows take nothing
+        raise ConfigError(
+            f"the {rows:,} rows of the saved replay need {format_bytes(needed)}, but "
+            f"{format_bytes(free)} are available: read them on a machine with more memory"
+        )
+    streams = Streams(spec, rows_per_stream, num_streams)
     _read(folder, manifest, streams)
     return streams, spec
 

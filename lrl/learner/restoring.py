@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 
-from lrl.checkpoints.saved_replay import SavedReplayError, load_replay, replay_folder
+from lrl.checkpoints.saved_replay import SavedReplayError, load_replay, replay_beside
 from lrl.learner.dataset import ReplayDataset
 from lrl.pools.pool import ActorPool
 
@@ -38,7 +38,7 @@ def restore_replay(
         return
     started = time.monotonic()
     try:
-        folder = replay_folder(Path(str(path)).parent, trainer.global_rank)
+        folder = replay_beside(Path(str(path)), trainer.global_rank)
         state = load_replay(folder, dataset.stored, settings, trainer.global_step, name)
         _check_source(dataset, pool, state["source"])
     except (SavedReplayError, OSError) as error:

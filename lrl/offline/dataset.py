@@ -19,7 +19,7 @@ from lrl.checkpoints.saved_replay import (
     manifest_name,
     read_manifest,
     read_streams,
-    replay_folder,
+    replay_beside,
 )
 from lrl.checkpoints.stamp import trained_in
 from lrl.deploy.policy import TrainedPolicy, load_policy
@@ -103,7 +103,7 @@ def _saved(ckpt_path: str) -> tuple[Iterator[RecordedEpisode], EnvSpec, Mapping[
         )
     if missing := missing_replay(path, content):
         raise ConfigError(missing)
-    folder = replay_folder(path.parent)
+    folder = replay_beside(path)
     try:
         manifest = read_manifest(folder / manifest_name(content["global_step"]))
         streams, spec = read_streams(folder, manifest)

@@ -228,11 +228,16 @@ def check_new(dataset_id: str) -> Path:
     """Return where a new dataset will lie.
 
     Raises:
-        ConfigError: There is one of that name, or it is no name of a dataset.
+        ConfigError: There is one of that name, it is no name of a dataset, or the folder of all
+            cannot be made or read.
     """
     import_minari()
-    place = _place_of(dataset_id)
-    if place.exists():
+    try:
+        place = _place_of(dataset_id)
+        is_there = place.exists()
+    except OSError as error:
+        raise ConfigError(f"dataset_id {dataset_id!r} cannot be written: {error}") from error
+    if is_there:
         raise ConfigError(
             f"dataset_id {dataset_id!r} exists in {place}: give another name or version, or "
             f"remove it (minari delete {dataset_id})"

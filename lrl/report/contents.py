@@ -22,7 +22,7 @@ from lrl.checkpoints.saved_replay import (
     SavedReplayError,
     manifest_name,
     read_manifest,
-    replay_folder,
+    replay_beside,
 )
 from lrl.checkpoints.stamp import STAMP_KEY, check_format
 from lrl.processes.memory import format_bytes
@@ -190,7 +190,7 @@ def _replay(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _manifest_path(path: Path, learner_step: int) -> Path:
-    return replay_folder(path.parent) / manifest_name(learner_step)
+    return replay_beside(path) / manifest_name(learner_step)
 
 
 def _missing_file(path: Path, learner_step: int) -> str:
@@ -198,7 +198,7 @@ def _missing_file(path: Path, learner_step: int) -> str:
     try:
         manifest: Manifest = read_manifest(_manifest_path(path, learner_step))
         for file in (*manifest.segments, manifest.state):
-            place = replay_folder(path.parent) / file.name
+            place = replay_beside(path) / file.name
             if not place.is_file() or place.stat().st_size < file.num_bytes:
                 return f"{place} of its saved replay is missing or damaged"
     except (SavedReplayError, OSError) as error:

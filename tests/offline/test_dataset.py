@@ -16,6 +16,7 @@ from helpers.checkpoints import trained, untrained
 from helpers.training_runs import make_run, quiet, small_agent, small_data
 
 from lrl import ActorConfig, ActorLearnerCallback, AtariConfig, EnvConfig, ReplayConfig
+from lrl.checkpoints import saved_replay
 from lrl.cli import commands
 from lrl.envs import make_spec
 from lrl.envs.toy import Identity
@@ -25,6 +26,7 @@ from lrl.offline.dataset import dataset
 from lrl.offline.episodes import RecordedEpisode, rows_of
 from lrl.offline.minari_files import MinariEpisodes, write_dataset
 from lrl.replay import Replay
+from lrl.replay.streams import Streams
 from lrl.types import ConfigError, EnvSpec, map_leaves
 
 minari = pytest.importorskip("minari")
@@ -181,6 +183,20 @@ def test_a_saved_replay_becomes_a_dataset_without_any_environment(tmp_path, monk
     monkeypatch.undo()
 
 
+def test_it_is_the_rows_of_a_saved_replay_that_must_fit_and_not_its_capacity(tmp_path, monkeypatch):
+    env = EnvConfig("lrl/Identity-v0")
+    checkpoint, replay = saved(tmp_path, env)
+    needed = Streams.bytes_needed(make_spec(env), replay.streams.num_rows)
+    assert needed < Streams.bytes_needed(make_spec(env), 1000) // 2
+    monkeypatch.setattr(saved_replay, "available_bytes", lambda: needed - 1)
+    with pytest.raises(ConfigError, match="rows of the saved replay need .* available: read"):
+        dataset(str(checkpoint), "own/replay-v0")
+    monkeypatch.setattr(saved_replay, "available_bytes", lambda: needed)
+    link = tmp_path / "link.ckpt"
+    link.symlink_to(checkpoint)
+    assert dataset(str(link), "own/replay-v0")[1] == len(drawn(replay))
+
+
 def test_environments_of_modules_and_of_classes(tmp_path, monkeypatch):
     checkpoint = untrained(tmp_path / "one", EnvConfig("lrl.envs.toy:lrl/Identity-v0"))
     dataset(str(checkpoint), "own/module-v0", episodes=1)
@@ -223,7 +239,7 @@ def test_a_dataset_runs_no_code(tmp_path):
         MinariEpisodes("evil/code-v0", spec)
 
 
-def test_mistakes_are_named(tmp_path, capsys):
+def test_mistakes_are_named(tmp_path, monkeypatch, capsys):
     checkpoint = trained(tmp_path)
     with pytest.raises(ConfigError, match=r"no replay was saved with .*last\.ckpt: train with"):
         dataset(str(checkpoint), "own/replay-v0")
@@ -238,3 +254,6 @@ def test_mistakes_are_named(tmp_path, capsys):
     assert commands.run("dataset", arguments) == 0
     assert commands.run("dataset", arguments) == commands.CONFIG_ERROR
     assert "'own/played-v0' exists in" in capsys.readouterr().err
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(checkpoint / "minari"))  # where no folder can be
+    with pytest.raises(ConfigError, match=r"'own/a-v0' cannot be written: \[Errno"):
+        dataset(str(checkpoint), "own/a-v0", episodes=1)

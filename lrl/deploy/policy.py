@@ -71,8 +71,8 @@ class TrainedPolicy:
             deterministic: Take the best action; otherwise a random one with probability `epsilon`,
                 in each branch apart.
             action_masks: Which actions are allowed, `[actions]`, or `[n, actions]` for a batch,
-                those of several branches side by side. Needed where the environment has masks, for
-                which it gives `info["action_mask"]`.
+                those of several branches side by side. Needed where the environment of `make_env`
+                has masks, for which it gives `info["action_mask"]`.
 
         Returns:
             Actions, int64, numbered from 0: one number or `[n]`, with several branches `[branches]`
@@ -114,7 +114,7 @@ class TrainedPolicy:
     ) -> npt.NDArray[np.bool_] | None:
         spec, actions = self.spec.action, self.spec.num_actions
         if given is None:
-            if spec.masks:
+            if self.agent.env.action_masks:
                 raise ValueError(
                     "this agent's environment says which actions are allowed: give action_masks, "
                     "which are in info['action_mask']"

@@ -14,6 +14,7 @@ from helpers.training_runs import background, make_run, quiet, small_data
 
 from lrl import ActorLearnerCallback, ConfigError, EnvConfig, EvaluationConfig
 from lrl.checkpoints.stamp import STAMP_KEY, differences, env_of, flatten, make_stamp, trained_in
+from lrl.deploy.policy import load_policy
 from lrl.envs import PROTOCOLS, AtariConfig, WrapperConfig
 from lrl.learner.agent import load_agent
 from lrl.parts import safety
@@ -236,8 +237,11 @@ def test_what_is_no_space_may_differ(tmp_path: Path):
         evaluation=EvaluationConfig(2, 2, env={"action_masks": False}),
     )
     run = make_run(tmp_path, data=data).fit()
-    (score,) = evaluate([str(run.checkpoint("last"))], episodes=2)
+    checkpoint = str(run.checkpoint("last"))
+    (score,) = evaluate([checkpoint], episodes=2)
     assert score.stamp["environment"]["action_masks"] is False
+    policy = load_policy(checkpoint)
+    policy.predict(policy.make_env().reset(seed=0)[0])  # which gives no mask
     assert trained_in(score.stamp)["action_masks"] is True
 
 

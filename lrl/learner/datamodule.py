@@ -59,7 +59,7 @@ from lrl.replay import (
     Sampler,
     TrackingSampler,
 )
-from lrl.types import AnyBatch, Column, ConfigError, EnvSpec, Rows
+from lrl.types import AnyBatch, ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)
 
@@ -238,7 +238,6 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         rate = self.rate
         if self.pool is not None:
             streams = insert_size = self.pool.num_streams
-            self._row_check = RowCheck(streams, self.env.reward_clip)
             rows, env_steps = self.pool.prepare(self.env, spec)
             if self.pool.is_finite:
                 check_holds(self.replay, rows)
@@ -254,6 +253,11 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         )
         if experience.sets_pace:
             rate = replace(rate, samples_per_insert=None, warm_up_env_steps=1)
+        check_rows = None
+        if self.pool is not None:
+            whose = f"data.pool {type(self.pool).__name__}"
+            carried = replace(spec, values=experience.needs_values)
+            check_rows = RowCheck(whose, carried, streams, self.env.reward_clip)
         limiter = RateLimiter(rate, experience.samples_per_batch, insert_size)
         return ReplayDataset(
             experience,
@@ -263,24 +267,10 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             rank=self._trainer().global_rank,
             learner_steps=lambda: self._trainer().global_step,
             updates_per_step=updates_per_step,
-            check_rows=self._check_rows if self.pool is not None else lambda rows: None,
+            check_rows=check_rows,
             meet=self.meet,
             num_ranks=self._trainer().world_size,
         )
-
-    def _check_rows(self, rows: Rows) -> None:
-        try:
-            rows.check(self.env_spec)
-            rows.complete(self._carried_columns())
-            self._row_check(rows)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                f"data.pool {type(self.pool).__name__} delivered wrong rows: {error}"
-            ) from error
-
-    def _carried_columns(self) -> dict[str, Column]:
-        needs_values = self.dataset is not None and self.dataset.experience.needs_values
-        return replace(self.env_spec, values=needs_values).carried_columns()
 
     def _replay(self, spec: EnvSpec, streams: int, sampler: Sampler) -> Replay:
         if isinstance(sampler, TrackingSampler) and self._trainer().world_size > 1:

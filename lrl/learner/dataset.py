@@ -65,7 +65,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
         rank: int = 0,
         learner_steps: Callable[[], int] = lambda: 0,
         updates_per_step: int = 1,
-        check_rows: Callable[[Rows], object] = lambda rows: None,
+        check_rows: Callable[[Rows], object] | None = None,
         meet: Callable[[], object] = lambda: None,
         num_ranks: int = 1,
     ) -> None:
@@ -216,7 +216,8 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
     def _take(self, delivery: Delivery) -> None:
         before = self.env_steps
         for rows in delivery.rows:
-            self._check_rows(rows)
+            if self._check_rows is not None:
+                self._check_rows(rows)
             self.experience.add(rows)
             self.rows_received += len(rows)
             self.rollout.add_lag(rows, self.learner_steps())

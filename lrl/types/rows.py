@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lrl.types.leaves import Memory, Observation, columns_of, leaves_from, map_leaves
-from lrl.types.spec import Column, EnvSpec
+from lrl.types.spec import Column
 
 
 class RowKind(IntEnum):
@@ -88,53 +88,6 @@ class Rows:
         """Return the rows that have these columns."""
         names = dict.fromkeys(name.partition(".")[0] for name in columns)
         return cls(**{name: leaves_from(name, columns) for name in names})
-
-    def check(self, spec: EnvSpec) -> None:
-        """Check what no environment of lrl's can give, for rows of other making.
-
-        Raises:
-            ValueError: A kind, an action or a category does not exist, a number is not finite in
-                float32, or a row other than a STEP ends an episode.
-        """
-        if (self.kind > max(RowKind)).any():
-            raise ValueError(f"kind {self.kind.max()} is none of {[kind.name for kind in RowKind]}")
-        misplaced = (self.terminated | self.truncated) & (self.kind != RowKind.STEP)
-        if misplaced.any():
-            row = int(misplaced.argmax())
-            raise ValueError(
-                f"row {row}, a {RowKind(self.kind[row]).name}, is terminated or truncated: these "
-                "belong to the STEP whose action ended the episode"
-            )
-        shape = (len(self), *spec.action.column.shape)
-        if self.action.shape != shape:
-            raise ValueError(f"action has the shape {self.action.shape}, expected {shape}")
-        acted = self.action[self.kind == RowKind.STEP]
-        outside = spec.action.outside(acted)
-        if outside.any():
-            sizes = spec.action.branches
-            known = f"the {sizes[0]} actions" if len(sizes) == 1 else f"those of branches {sizes}"
-            raise ValueError(f"action {acted[outside.argmax()]} is not one of {known}")
-        for name, column in self.columns().items():
-            if np.issubdtype(column.dtype, np.floating):
-                with np.errstate(over="ignore"):
-                    stored = column.astype(np.float32)
-                if not np.isfinite(stored).all():
-                    raise ValueError(f"{name} holds NaN or numbers that are infinite in float32")
-        self._check_masks(spec)
-        for name, column in spec.frame_columns().items():
-            if column.categories and not column.holds(self.columns()[name]):
-                raise ValueError(f"{name} holds a category that does not exist")
-
-    def _check_masks(self, spec: EnvSpec) -> None:
-        is_seen = (self.kind == RowKind.STEP) | (self.kind == RowKind.BOUNDARY)
-        for mask in spec.action.split(self.action_mask if spec.action.masks else None):
-            allows = True if mask is None else mask.any(axis=1) | ~is_seen
-            if not np.all(allows):
-                row = int(np.argmin(allows))
-                raise ValueError(
-                    f"action_mask of row {row}, a {RowKind(self.kind[row]).name}, allows nothing: "
-                    "where no action is chosen, let it allow all"
-                )
 
     def __getitem__(self, index: slice) -> Rows:
         """Return the rows of a slice, as views."""

@@ -547,32 +547,6 @@ def test_a_pool_that_cannot_be_closed_is_named_and_the_rest_is_given_back(caplog
     assert "closing Stuck failed" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "words"),
-    [
-        ("kind", 9, "kind 9 is none of"),
-        ("action", 7, "action 7 is not one of the 2 actions"),
-        ("action", -1, "action -1 is not one of the 2 actions"),
-        ("reward", np.nan, "reward holds NaN"),
-        ("frame", np.inf, "frame holds NaN"),
-        ("kind", RowKind.BOUNDARY, "row 1, a BOUNDARY, is terminated or truncated: these belong"),
-    ],
-)
-def test_rows_that_no_environment_gives_are_refused(column, value, words):
-    rows = steps(3)
-    rows.terminated[1] = True
-    rows.check(SPEC)
-    getattr(rows, column)[1] = value
-    with pytest.raises(ValueError, match=words):
-        rows.check(SPEC)
-
-
-def test_a_reward_that_is_too_large_for_the_replay_is_refused():
-    rows = replace(steps(2), reward=np.array([0.0, 1e39]))
-    with pytest.raises(ValueError, match="reward holds NaN or numbers that are infinite in float3"):
-        rows.check(SPEC)
-
-
 @pytest.mark.parametrize(("ranks", "expected"), [(2, (12, 4)), (1, (24, 8)), (4, (6, 2))])
 def test_counts_are_shared_out_among_as_many_ranks_as_there_are(ranks, expected):
     """A checkpoint holds those of rank 0, of two ranks that counted as much each."""

@@ -25,6 +25,7 @@ from lrl.networks import LSTMCore, MultiEncoder
 from lrl.offline.dataset import dataset
 from lrl.offline.episodes import RecordedEpisode, rows_of
 from lrl.offline.minari_files import MinariEpisodes, write_dataset
+from lrl.pools.row_check import check_rows
 from lrl.replay import Replay
 from lrl.replay.streams import Streams
 from lrl.types import ConfigError, EnvSpec, map_leaves
@@ -114,7 +115,7 @@ def test_fresh_episodes_of_leaves_branches_memory_and_masks(tmp_path, env: EnvCo
     replay = Replay(spec, 5000, 1, n_step=1)
     for episode in read:
         rows = rows_of(episode, spec)
-        rows.check(spec)
+        check_rows(rows, spec)
         replay.add(rows)
         assert (episode.terminated | episode.truncated).tolist() == [False] * (len(episode) - 1) + [
             True

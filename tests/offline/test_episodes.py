@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lrl.offline.episodes import RecordedEpisode, episodes_of, num_rows, rows_of
+from lrl.pools.row_check import check_rows
 from lrl.replay import Replay
 from lrl.types import ActionSpec, Column, EnvSpec, RowKind
 
@@ -141,10 +142,10 @@ def test_a_final_mask_that_allows_nothing_allows_all():
     assert rows.action_mask is not None
     assert rows.action_mask.astype(int).tolist() == [[1, 0, 1, 1, 0], [1, 1, 0, 1, 0]]
     assert not mask[1, :2].any()  # the dataset's own
-    rows.check(spec)
+    check_rows(rows, spec)
     rows.action_mask[0, 2:] = False
     with pytest.raises(ValueError, match="action_mask of row 0, a STEP, allows nothing"):
-        rows.check(spec)
+        check_rows(rows, spec)
 
 
 def test_leaves_masks_and_branches_come_back():

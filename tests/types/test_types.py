@@ -3,7 +3,6 @@ import json
 import pickle
 
 import numpy as np
-import pytest
 import torch
 from helpers.tiny_networks import random_batch
 
@@ -137,18 +136,6 @@ def test_a_batch_moves_as_a_whole():
 
 def test_config_error_is_a_value_error():
     assert issubclass(ConfigError, ValueError)
-
-
-def test_actions_of_several_branches_are_checked_branch_by_branch():
-    spec = dataclasses.replace(EnvSpec.box((2,), "uint8", 6), action=ActionSpec((4, 2)))
-    rows = dataclasses.replace(numbered_rows(2), kind=np.zeros(2, np.uint8))
-    with pytest.raises(ValueError, match=r"action has the shape \(2,\), expected \(2, 2\)"):
-        rows.check(spec)
-    rows = dataclasses.replace(rows, action=np.array([[3, 1], [1, 2]], np.int32))
-    with pytest.raises(ValueError, match=r"action \[1 2\] is not one of those of branches \(4, 2"):
-        rows.check(spec)
-    gap = np.array([RowKind.STEP, RowKind.GAP], np.uint8)
-    dataclasses.replace(rows, kind=gap, truncated=np.zeros(2, np.bool_)).check(spec)
 
 
 def test_branches_are_numbered_one_after_the_other():

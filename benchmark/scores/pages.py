@@ -74,9 +74,20 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
 
 
 def _on_gpus(rows: Sequence[Row]) -> str:
-    """Return how many runs trained on which GPUs, as sentences; nothing of the others."""
+    """Return how many runs trained on which GPUs, and how fast the others were, as sentences."""
     gpus = Counter(row["gpu"] for row in rows if row.get("gpu"))
-    return "".join(f" {n} trained on {gpu}." for gpu, n in sorted(gpus.items()))
+    rates = [
+        float(row["learner_steps"]) / float(row["cpu_seconds"])
+        for row in rows
+        if not row.get("gpu") and row.get("cpu_seconds")
+    ]
+    said = "".join(f" {n} trained on {gpu}." for gpu, n in sorted(gpus.items()))
+    if gpus and rates:
+        said += (
+            f" The others made {min(rates):.0f} to {max(rates):.0f} learner steps in a second of "
+            "CPU time (`learner_steps` by `cpu_seconds`)."
+        )
+    return said
 
 
 def _column(published: Row) -> str:
@@ -112,6 +123,7 @@ def evidence(
         text = f"{of_some}\n{table}{_few_runs(panel)}"
     if curves:
         found["curves"] = pictures.curves_picture(curves)
+        text += _few_seeds(curves)
     named = {f"campaign_{campaign.name}_{what}.png": data for what, data in found.items()}
     text += "".join(
         f"\n![{_CAPTIONS[what]}](images/{name})\n" for what, name in zip(found, named, strict=True)
@@ -131,19 +143,35 @@ def answered(readme: str) -> str:
     if panel is None:
         return readme
     found = panel.aggregates()
-    ours, published = found["der"], found["der_van_hasselt_2019"]
-    figures = []
-    for name, called in _STATISTICS.items():
-        one = ours[name]
-        between = "" if one.low is None else f", 95 % interval {one.low:.3f} to {one.high:.3f}"
-        figures.append(f"{called} {one.value:.3f} (published {published[name].value:.3f}{between})")
+    ours, published = found[f"der{pictures.OF_MEANS}"], found["der_van_hasselt_2019"]
+    figures = [
+        f"{called} {ours[name].value:.3f} (published {published[name].value:.3f})"
+        for name, called in _STATISTICS.items()
+    ]
+    iqm = found["der"]["IQM"]
+    between = "" if iqm.low is None else f", 95 % interval {iqm.low:.3f} to {iqm.high:.3f}"
     few = sum(len(scores) < 2 for scores in panel.scores["der"])
     said = (
         f"human-normalised over {len(panel.tasks)} of {len(campaign.tasks)} games and "
-        f"{sum(map(len, panel.scores['der']))} runs, {', '.join(figures[:-1])} and {figures[-1]}"
+        f"{sum(map(len, panel.scores['der']))} runs. Of each game's mean, as published: "
+        f"{', '.join(figures[:-1])} and {figures[-1]}. Of single runs the interquartile mean is "
+        f"{iqm.value:.3f}{between}"
         + (f"; {few} games have one run, so that there are no intervals" if few else "")
     )
     return put_between(readme, "<!-- papers -->", "<!-- end of papers -->", fill(said, 76))
+
+
+def _few_seeds(curves: Sequence[Row]) -> str:
+    """Return what to know of bands around curves of few seeds, as a paragraph."""
+    seeds = {(row["task"], row["algorithm"], row["seed"]) for row in curves}
+    counts = Counter((task, algorithm) for task, algorithm, _ in seeds)
+    fewest = min((count for count in counts.values() if count > 1), default=_MANY_RUNS)
+    if fewest >= _MANY_RUNS:
+        return ""
+    return (
+        f"\nBands around curves of {fewest} seeds reach hardly beyond these seeds (of two they are "
+        "the lower and the higher one), and so are narrower than 95 % intervals.\n"
+    )
 
 
 def _few_runs(panel: Panel) -> str:

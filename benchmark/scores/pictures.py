@@ -5,7 +5,8 @@ Both are `lrl report`'s, of the CSV files that `--gather` wrote instead of folde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,15 @@ from lrl.report.tables import panel_table
 
 _SCALE = ("random", "human")
 """Published scores that normalised ones are measured by: 0 and 1."""
+OF_MEANS = ", means of tasks"
+"""How groups end that have the mean of a task's runs as its one score, as published ones do."""
 
 
 def panel_of(scores: Path, published: Path) -> Panel | None:
     """Return human-normalised scores, ours and published, of the tasks that have been run.
+
+    Published scores are means of several runs of a task. What is not linear in scores, such as the
+    interquartile mean, differs between runs and means: our means are a group of their own.
 
     Args:
         scores: CSV file of the campaign.
@@ -38,7 +44,21 @@ def panel_of(scores: Path, published: Path) -> Panel | None:
     ours, tasks = {result.group for result in own}, {result.task for result in own}
     beside = [one for one in others if one.group not in _SCALE and one.task in tasks]
     found = (p for p in panels([*own, *beside], {})[0] if p.unit == HUMAN and {*p.tasks} == tasks)
-    return next((panel for panel in found if ours & set(panel.groups)), None)
+    panel = next((panel for panel in found if ours & set(panel.groups)), None)
+    return None if panel is None else _with_means(panel, ours)
+
+
+def _with_means(panel: Panel, ours: Iterable[str]) -> Panel:
+    means = {
+        f"{group}{OF_MEANS}": [np.mean(scores, keepdims=True) for scores in panel.scores[group]]
+        for group in panel.groups
+        if group in ours
+    }
+    return replace(
+        panel,
+        scores={**panel.scores, **means},
+        independent={**panel.independent, **dict.fromkeys(means, True)},
+    )
 
 
 def statistics_of(panel: Panel) -> tuple[str, dict[str, bytes]]:
@@ -56,8 +76,10 @@ def statistics_of(panel: Panel) -> tuple[str, dict[str, bytes]]:
         f"| --- | --- |{' --- |' * len(told['names'])}",
     ]
     for row in told["rows"]:
+        of_means = all(len(scores) == 1 for scores in panel.scores[row["group"]])
+        runs = f"{row['runs']} means" if of_means else row["runs"]
         cells = [f"{cell['value']} {cell['interval']}".strip() for cell in row["cells"]]
-        lines.append(f"| {row['group'].replace('_', ' ')} | {row['runs']} | {' | '.join(cells)} |")
+        lines.append(f"| {row['group'].replace('_', ' ')} | {runs} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n", pictures
 
 

@@ -148,14 +148,19 @@ def table(campaign: Campaign, rows: Sequence[Row]) -> str:
 
 
 def _curve(folder: Path, row: Row) -> list[dict[str, Any]]:
-    """Return the evaluations of a run, whose sittings each have a version; the last ones count."""
+    """Return the evaluations of a run that is done, whose sittings each have a version.
+
+    Where several have evaluated the same step, the last one counts.
+    """
     parts = (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
     own = folder / "-".join(part for part in parts if part)
-    if not (own / "row.json").exists():  # the row is another's, and this one is not at its end
+    if row["outcome"] != "done" or not (own / "row.json").exists():
         return []
+    there = json.loads((own / "row.json").read_text())
+    if (there["outcome"], str(there["score"])) != ("done", str(row["score"])):
+        return []  # the row is another run's
     runs = own / "runs"
-    done = row["outcome"] == "done"  # one that failed has no counts
-    frames = int(row["frames"]) / int(row["env_steps"]) if done else 1
+    frames = int(row["frames"]) / int(row["env_steps"])
     points: dict[int, dict[str, Any]] = {}
     for named in runs.glob("*"):
         for version in versions(runs, named.name):

@@ -266,6 +266,22 @@ def test_what_is_recorded_as_done_stays(two, tmp_path):
         assert (row["outcome"], row["score"]) == ("done", "480.5")
 
 
+def test_the_curve_of_a_failed_run_takes_no_recorded_ones_place(two, tmp_path, monkeypatch):
+    home, task = tmp_path / "home", two.tasks[0]
+    for kept, more in (("first", {}), ("failed", {"outcome": "failed", "score": ""})):
+        folder = finished(tmp_path / kept, two, task, 10, **more)
+        (folder / "runs/cartpole/version_0").mkdir(parents=True)
+    points = [{"learner_steps": 1, "env_steps": 1, "return_mean": 1.0, "return_std": 0.0}]
+    monkeypatch.setattr(records, "read_curve", lambda version, seed: points)
+    records.gather(two, tmp_path / "failed", home)
+    assert records.read_rows(home / "two_curves.csv") == []
+    records.gather(two, tmp_path / "first", home)
+    points[0]["return_mean"] = -500.0
+    records.gather(two, tmp_path / "failed", home)
+    (point,) = records.read_rows(home / "two_curves.csv")
+    assert point["return_mean"] == "1.0"
+
+
 def test_a_changed_recipe_leaves_its_rows_out(two, tmp_path):
     first = two.tasks[0]
     finished(tmp_path, two, first, 10)
@@ -515,7 +531,10 @@ def test_a_page_has_scores_published_ones_and_bars(two):
     rows = [
         {"task": "one", "algorithm": "a", "outcome": "done", "score": "470.0"},
         {"task": "one", "algorithm": "a", "outcome": "done", "score": "481.0", "gpu": "H100"},
-        {"task": "two", "algorithm": "b", "outcome": "done", "score": "3.0"},
+        {
+            "task": "two", "algorithm": "b", "outcome": "done", "score": "3.0",
+            "learner_steps": "90", "cpu_seconds": "4.5",
+        },
         {
             "task": "one", "algorithm": "b", "outcome": "failed", "score": "", "gpu": "",
             "seed": 11, "reason": "no memory",
@@ -525,7 +544,9 @@ def test_a_page_has_scores_published_ones_and_bars(two):
         {"task": "one", "algorithm": "dqn_5m_frames", "score": "17"},
     ]
     assert pages.section(two, rows, published) == (
-        "3 of 6 runs are done, 1 failed. Training seeds 10 to 11. 1 trained on H100.\n"
+        "3 of 6 runs are done, 1 failed. Training seeds 10 to 11. 1 trained on H100. "
+        "The others made 20 to 20 learner steps in a second of CPU time (`learner_steps` by "
+        "`cpu_seconds`).\n"
         "\n- `one b` seed 11 failed, and is in no figure: no memory\n\n"
         "| task | a | b | dqn 5m frames, published | bar | reached |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
@@ -576,17 +597,19 @@ def curves_of(home: Path) -> list[dict[str, str]]:
 
 def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
     text, images = pages.evidence(games, curves_of(tmp_path), tmp_path)
-    head, _, ours, theirs, *pictures = text.strip().split("\n")
+    head, _, ours, theirs, means, *pictures = text.strip().split("\n")
     assert head == "| human-normalised score | runs | IQM | median | mean | optimality gap |"
     # Runs 0, 1, 1, 2, of which the middle half counts; means of the games 0.5 and 1.5.
     assert re.sub(r" \[[^]]+\]", "", ours) == "| a | 4 | 1.000 | 1.000 | 1.000 | 0.250 |"
     assert ours.count("[") == 4
-    assert theirs == "| their dqn | 2 | 0.500 | 0.500 | 0.500 | 0.500 |"
+    assert theirs == "| their dqn | 2 means | 0.500 | 0.500 | 0.500 | 0.500 |"
+    assert means == "| a, means of tasks | 2 means | 1.000 | 1.000 | 1.000 | 0.250 |"
     assert list(images) == [
         f"campaign_games_{what}.png" for what in ("scores", "profile", "curves")
     ]
-    said, *pictures = [line for line in pictures if line]
+    said, bands, *pictures = [line for line in pictures if line]
     assert said.startswith("Intervals of 2 runs a task are narrower than they say")
+    assert bands.startswith("Bands around curves of 2 seeds reach hardly beyond these seeds")
     assert pictures == [
         f"![{pages._CAPTIONS[what]}](images/campaign_games_{what}.png)"
         for what in ("scores", "profile", "curves")
@@ -602,7 +625,7 @@ def test_statistics_are_of_the_tasks_that_have_runs(games, tmp_path):
     assert said == "Over the 1 of 2 tasks that have runs:"
     assert [re.sub(r" \[[^]]+\]", "", row) for row in rows[:2]] == [
         "| a | 2 | 1.500 | 1.500 | 1.500 | 0.000 |",
-        "| their dqn | 1 | 0.000 | 0.000 | 0.000 | 1.000 |",
+        "| their dqn | 1 means | 0.000 | 0.000 | 0.000 | 1.000 |",
     ]
 
 

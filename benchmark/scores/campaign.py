@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from datetime import time as time_type
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -122,8 +123,7 @@ def _until(arguments: argparse.Namespace) -> float | None:
         return (now + timedelta(hours=arguments.hours)).timestamp()
     if arguments.until is None:
         return None
-    clock = datetime.strptime(arguments.until, "%H:%M").time()
-    then = datetime.combine(now.date(), clock)
+    then = datetime.combine(now.date(), arguments.until)
     return (then if then > now else then + timedelta(days=1)).timestamp()
 
 
@@ -158,19 +158,33 @@ def _parser() -> argparse.ArgumentParser:
     add("--gather", action="store_true", help="Write the CSV files of the campaigns.")
     add("--machine", metavar="NAME", help="Train what has settings for this machine, with them.")
     add("--train", action="store_true", help="With --next: leave the tests to another command.")
-    add("--hours", type=float, help="Hours after which --next ends.")
-    add("--until", metavar="HH:MM", help="Time of day at which --next ends.")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--hours", type=float, help="Hours after which --next ends.")
+    end.add_argument("--until", type=time_of_day, metavar="HH:MM", help="Time at which it ends.")
     add("--folder", type=Path, default=Path("runs/campaigns"), help="Where campaigns' runs stay.")
     return parser
+
+
+def time_of_day(text: str) -> time_type:
+    """Return a time that is written HH:MM."""
+    return datetime.strptime(text, "%H:%M").time()
+
+
+def _arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the arguments, of which none is without effect."""
+    arguments = parser.parse_args()
+    if (arguments.machine or arguments.train) and not arguments.next:
+        parser.error("--machine and --train say how --next works: add it")
+    if arguments.table and arguments.next:
+        parser.error("--table runs nothing: leave it or --next out")
+    return arguments
 
 
 def main() -> None:
     """Run what is missing, then print the table."""
     parser = _parser()
-    arguments = parser.parse_args()
+    arguments = _arguments(parser)
     known = [task.name for task in TASKS]
-    if (arguments.machine or arguments.train) and not arguments.next:
-        parser.error("--machine and --train say how --next works: add it")
     if arguments.tasks and set(arguments.tasks) <= set(plan.names()):
         campaigns = [plan.load(name) for name in arguments.tasks]
         machines = {machine for one in campaigns for task in one.tasks for machine in task.machines}

@@ -197,8 +197,8 @@ def _score_line(score: Score) -> str:
     )
 
 
-def _statistics(summary: Summary, digits: int = 1) -> str:
-    low, high = summary.iqm_low, summary.iqm_high
+def _statistics(summary: Summary) -> str:
+    low, high, digits = summary.iqm_low, summary.iqm_high, summary.digits
     interval = "" if low is None else f"[{low:.{digits}f}, {high:.{digits}f}]"
     return (
         f"{summary.mean:>10.{digits}f} ± {summary.std:<9.{digits}f}{summary.median:>10.{digits}f}"
@@ -209,7 +209,6 @@ def _statistics(summary: Summary, digits: int = 1) -> str:
 def _print_aggregate(scores: Sequence[Score]) -> None:
     print("over checkpoints, each with its mean:")
     for name, summary in aggregate(scores).items():
-        digits = 3 if name == HUMAN_NORMALISED else 1
         runs = [score for score in scores if name in (score.environment, HUMAN_NORMALISED)]
         note = "" if independent(runs) else " (no interval: training seeds repeat)"
-        print(f"{_statistics(summary, digits)}{'':28}  {name}, {summary.count} checkpoints{note}")
+        print(f"{_statistics(summary)}{'':28}  {name}, {summary.count} checkpoints{note}")

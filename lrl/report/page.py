@@ -29,6 +29,7 @@ from lrl.report.runs import EVALUATION, TRAINING, named, read_runs
 from lrl.report.tables import (
     best_groups,
     configuration,
+    lone,
     panel_table,
     protocols,
     shares_of,
@@ -102,12 +103,12 @@ def report(
 
 def _apart(others: Sequence[Result], own: set[str]) -> list[Result]:
     """Return scores of a file with names that no other group has: they may be of the same runs."""
-    return [
-        replace(result, group=f"{result.group} ({Path(result.source).stem})")
-        if result.group in own
-        else result
-        for result in others
-    ]
+    renamed = {}
+    for result in others:
+        path = Path(result.source)
+        names = (result.group, *(f"{result.group} ({said})" for said in (path.stem, path)))
+        renamed[result.group] = next(name for name in names if name not in own)
+    return [replace(result, group=renamed[result.group]) for result in others]
 
 
 def build(
@@ -133,7 +134,7 @@ def build(
     found, sentences = panels(results, bounds)
     context = {
         "version": version("lrl"),
-        "counts": {"runs": len(results), "groups": len(labels)},
+        "counts": {"runs": len(results) - len(lone(results)), "groups": len(labels)},
         "score": score,
         "middle": {"iqm": "interquartile mean"}.get(middle, middle),
         "remarks": _remarks(groups),

@@ -123,14 +123,15 @@ def _read_line(path: Path, number: int, line: Mapping[str, str | None]) -> Resul
         raise ConfigError(f"{path}, line {number}: there are more values than columns")
     given = {name: (value or "").strip() for name, value in line.items()}
     values = {
-        name: _number(path, number, name, given) for name in ("score", "env_steps", "seconds")
+        name: _number(path, number, name, given, least=least)
+        for name, least in (("score", -math.inf), ("env_steps", 0), ("seconds", 0))
     }
     score = values["score"]
     if score is None or not given["task"]:
         raise ConfigError(f"{path}, line {number}: a task and its score are needed")
     task = given.get("environment") or given["task"]
-    limit = _number(path, number, "max_frames", given)
-    epsilon = _number(path, number, "epsilon", given)
+    limit = _number(path, number, "max_frames", given, least=1)
+    epsilon = _number(path, number, "epsilon", given, least=0)
     known = {name: given[name] for name in _PROTOCOL if given.get(name)}
     if epsilon is not None:
         known["epsilon"] = f"{epsilon:g}"
@@ -153,7 +154,9 @@ def _read_line(path: Path, number: int, line: Mapping[str, str | None]) -> Resul
     )
 
 
-def _number(path: Path, number: int, name: str, given: Mapping[str, str]) -> float | None:
+def _number(
+    path: Path, number: int, name: str, given: Mapping[str, str], least: float
+) -> float | None:
     text = given.get(name, "")
     if not text:
         return None
@@ -161,9 +164,11 @@ def _number(path: Path, number: int, name: str, given: Mapping[str, str]) -> flo
         value = float(text)
         if not math.isfinite(value):
             raise ValueError
-        return value
     except ValueError:
         raise ConfigError(f"{path}, line {number}: {name} {text!r} is no number") from None
+    if value < least:
+        raise ConfigError(f"{path}, line {number}: {name} {text} must be at least {least:g}")
+    return value
 
 
 def _check_once(path: Path, found: Iterable[Result]) -> None:

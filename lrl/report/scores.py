@@ -98,14 +98,16 @@ def describe(checkpoint: str, stamp: Mapping[str, Any], episodes: Episodes) -> s
     """Return what `lrl validate` and `lrl test` print of the episodes of a checkpoint."""
     score = Score(checkpoint, stamp, episodes, seconds=0.0)
     found, human, cut_off = score.summary, score.human_normalised, int(episodes.timed_out.sum())
-    interval = "" if found.iqm_low is None else f" [{found.iqm_low:.1f}, {found.iqm_high:.1f}]"
+    digits = found.digits
+    low, high = found.iqm_low, found.iqm_high
+    interval = "" if low is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
     return (
         f"checkpoint {checkpoint}\n"
         f"protocol {stamp['protocol']}, epsilon {stamp['evaluation']['epsilon']:g}\n"
-        f"median {found.median:.1f}, IQM {found.iqm:.1f}{interval}, "
+        f"median {found.median:.{digits}f}, IQM {found.iqm:.{digits}f}{interval}, "
         f"length {episodes.lengths.mean():.1f}"
         + (f", human-normalised {human:.0%}" if human is not None else "")
-        + f"\nreturn {found.mean:.1f} ± {found.std:.1f} over {found.count} episodes"
+        + f"\nreturn {found.mean:.{digits}f} ± {found.std:.{digits}f} over {found.count} episodes"
         + (f", {cut_off} of them cut off by the cap on frames" if cut_off else "")
     )
 

@@ -37,6 +37,11 @@ class Summary:
     min: float
     max: float
 
+    @property
+    def digits(self) -> int:
+        """Decimals that tell scores apart, at least one."""
+        return max(1, digits_for([self.min, self.max]))
+
 
 def summarise(groups: Sequence[npt.ArrayLike], independent: bool = True) -> Summary:
     """Return the statistics of all groups' scores together.
@@ -69,6 +74,17 @@ def summarise(groups: Sequence[npt.ArrayLike], independent: bool = True) -> Summ
         min=float(scores.min()),
         max=float(scores.max()),
     )
+
+
+def digits_for(values: Sequence[float]) -> int:
+    """Return how many decimals tell values apart: four digits of the largest, none to three.
+
+    Example:
+        >>> digits_for([1250.0]), digits_for([-21.0, 3.0]), digits_for([0.25])
+        (0, 2, 3)
+    """
+    largest = max(map(abs, values), default=0.0)
+    return next((d for limit, d in ((1000, 0), (100, 1), (10, 2)) if largest >= limit), 3)
 
 
 def interquartile_mean(scores: npt.ArrayLike) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -10,21 +11,10 @@ from lrl.report.comparison import MOST_GROUPS, RAW, Panel, TaskRow, task_tables
 from lrl.report.groups import Group, differing, said
 from lrl.report.results import Result, protocol_of
 from lrl.report.runs import SHARES
-from lrl.report.statistics import Estimate
+from lrl.report.statistics import Estimate, digits_for
 
 _MOST_SCORES = 10
 _UNKNOWN = "-"
-
-
-def digits_for(values: Sequence[float]) -> int:
-    """Return how many decimals tell values apart: four digits of the largest, none to three.
-
-    Example:
-        >>> digits_for([1250.0]), digits_for([-21.0, 3.0]), digits_for([0.25])
-        (0, 2, 3)
-    """
-    largest = max(map(abs, values), default=0.0)
-    return next((d for limit, d in ((1000, 0), (100, 1), (10, 2)) if largest >= limit), 3)
 
 
 def best_groups(results: Sequence[Result]) -> list[str]:
@@ -124,10 +114,17 @@ def _median(values: Sequence[float | None], form: str) -> str:
     return form.format(median(known)) if known else _UNKNOWN
 
 
+def lone(results: Sequence[Result]) -> list[Result]:
+    """Return the scores without a seed that are alone on their environment, as published means."""
+    counts = Counter((result.group, result.task) for result in results)
+    return [one for one in results if not one.seed and counts[one.group, one.task] == 1]
+
+
 def unsupported(results: Sequence[Result]) -> list[str]:
     """Return what these runs cannot tell, in sentences."""
     rows = [row for rows in task_tables(results).values() for row in rows]
-    single = [row.group for row in rows if len(row.runs) == 1]
+    single = [row.group for row in rows if len(row.runs) == 1 and row.runs[0].seed]
+    alone = [run.group for run in lone(results)]
     few = [row.group for row in rows if 1 < len(row.runs) < 5 and not row.repeats]
     repeats = [row.group for row in rows if row.repeats]
     found = []
@@ -135,6 +132,11 @@ def unsupported(results: Sequence[Result]) -> list[str]:
         found.append(
             f"One run says nothing of what another seed would give: no interval for "
             f"{_listed(single)}."
+        )
+    if alone:
+        found.append(
+            "One score without a seed is of one run, or the mean of several: no interval for "
+            f"{_listed(alone)}."
         )
     if few:
         found.append(

@@ -180,9 +180,12 @@ def test_settings_of_a_machine_leave_the_recipe_what_it_is(monkeypatch):
         ),
         ("--machine gpu", "--machine and --train say how --next works: add it"),
         ("--table --train", "--machine and --train say how --next works: add it"),
+        ("--table --next", "--table runs nothing: leave it or --next out"),
+        ("--next --until 25:00", "argument --until: invalid time_of_day value: '25:00'"),
+        ("--next --until 9:00 --hours 1", "not allowed with argument --until"),
     ],
 )
-def test_a_machine_that_would_change_nothing_is_refused(options, said, monkeypatch, capsys):
+def test_options_that_would_change_nothing_are_refused(options, said, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["campaign", "minatar", *options.split()])
     with pytest.raises(SystemExit):

@@ -24,12 +24,12 @@ def lrl(*arguments: str) -> str:
 
 
 def score_of(recipe: str, folder: Path) -> float:
-    """The mean return of a recipe's best checkpoint, rounded to a tenth."""
+    """The mean return of a recipe's best checkpoint."""
     run = ("--config", f"configs/{recipe}.yaml", "--runs", str(folder))
     # Two threads of a learner that acts by itself wait for each other beside another test.
     lrl("fit", *run, "--seed_everything", "5", "--data.learner_threads", "1")
     out = lrl("test", *run, "--ckpt_path", "best")
-    score = re.search(r"return (\d+\.\d) ± .* over 100 episodes", out)
+    score = re.search(r"return (\d+\.\d+) ± .* over 100 episodes", out)
     assert score is not None
     return float(score[1])
 

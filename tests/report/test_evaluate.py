@@ -201,7 +201,7 @@ def test_a_table_is_printed_and_files_are_written(
     header, first, second, _, both, written = capsys.readouterr().out.splitlines()
     mean, std = scores[0].return_mean, scores[0].episodes.returns.std()
     assert header.split()[:4] == ["mean", "±", "std", "median"]
-    assert first.split()[:3] == [f"{mean:.1f}", "±", f"{std:.1f}"]
+    assert first.split()[:3] == [f"{mean:.3f}", "±", f"{std:.3f}"]
     assert first.split()[-3:] == ["0", "-", str(checkpoint)]
     assert first.replace(str(checkpoint), "") == second.replace(str(copy), "")
     assert both.split()[:3] == [f"{mean:.1f}", "±", "0.0"]

@@ -257,6 +257,16 @@ def test_scores_of_others_are_put_beside(tmp_path: Path):
         assert numbers(row[2])[0] == numbers(row[4])[0] == numbers(row[5])[0] == 0.5
     assert numbers(first[2])[1:] == [0.0, 1.0]
     assert second[2] == "0.500"
+    text = page.read_text()
+    assert "2 groups, 4 runs" in text  # theirs are means, perhaps
+    assert "One score without a seed is of one run, or the mean of several: no interval f" in text
+    assert "One run says nothing" not in text
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other/theirs.csv"
+    other.write_text(theirs.read_text())
+    page = report([str(ours)], [str(theirs), str(other)], str(tmp_path / "page"))
+    groups = {row[0] for row in parsed(page).tables["aggregates"][1:]}
+    assert groups == {"x", "x (theirs)", f"x ({other})"}
 
 
 def test_scores_of_a_file_are_not_added_to_those_of_runs(runs: Path, tmp_path: Path):
@@ -469,6 +479,8 @@ def test_files_of_scores_that_are_wrong_are_refused_in_a_sentence(tmp_path: Path
     refuse(tmp_path / "x.csv", "has two scores of Pong on Pong with seed 1")
     (tmp_path / "x.csv").write_text("task,score\nPong,20,5\n")
     refuse(tmp_path / "x.csv", "line 2: there are more values than columns")
+    (tmp_path / "x.csv").write_text("task,score,max_frames\nPong,1,-5\n")
+    refuse(tmp_path / "x.csv", "line 2: max_frames -5 must be at least 1")
 
 
 def test_files_of_scores_of_other_programs_are_read(tmp_path: Path):

@@ -204,7 +204,7 @@ def test_a_table_is_printed_and_files_are_written(
     assert first.split()[:3] == [f"{mean:.3f}", "±", f"{std:.3f}"]
     assert first.split()[-3:] == ["0", "-", str(checkpoint)]
     assert first.replace(str(checkpoint), "") == second.replace(str(copy), "")
-    assert both.split()[:3] == [f"{mean:.1f}", "±", "0.0"]
+    assert both.split()[:3] == [f"{mean:.3f}", "±", "0.000"]
     assert both.endswith("lrl/Identity-v0, 2 checkpoints (no interval: training seeds repeat)")
     assert "[" not in both
     assert written == f"written: {out}.csv, {out}.json"

@@ -7,8 +7,11 @@ The pool below is all that lrl asks for. Its processes act at random, since lear
 """
 
 import argparse
+import contextlib
+import math
 import multiprocessing
 import queue
+import sys
 
 import gymnasium
 import lightning as L
@@ -19,8 +22,18 @@ from lrl.learner import ActorPool, Delivery, Episode
 from lrl.types import RowKind, Rows
 
 
+def send(rows: multiprocessing.Queue, row: tuple, episode: Episode | None = None) -> None:
+    """Wait for room in the queue, but not for a learner that was killed."""
+    learner = multiprocessing.parent_process()
+    while learner and learner.is_alive():
+        with contextlib.suppress(queue.Full):
+            return rows.put((row, episode), timeout=1)
+    sys.exit("the learner is gone")
+
+
 def act(rows: multiprocessing.Queue, stream: int) -> None:
     """Play for ever; a row holds an observation and what came of the action taken in it."""
+    rows.cancel_join_thread()  # at the end, rows that nobody will read are not waited for
     env = gymnasium.make("CartPole-v1")
     rng, seed = np.random.default_rng(stream), stream
     while True:
@@ -30,12 +43,12 @@ def act(rows: multiprocessing.Queue, stream: int) -> None:
             action = int(rng.integers(2))
             following, reward, terminated, truncated, _ = env.step(action)
             row = (stream, RowKind.STEP, observation, action, reward, terminated, truncated)
-            rows.put((row, None))
+            send(rows, row)
             episode_return, length = episode_return + float(reward), length + 1
             observation, over = following, terminated or truncated
         # The final observation, from which a truncated episode bootstraps.
         row = (stream, RowKind.BOUNDARY, observation, 0, 0.0, False, False)
-        rows.put((row, Episode(episode_return, length, 0.0)))
+        send(rows, row, Episode(episode_return, length, math.nan))  # no network valued its start
 
 
 class QueuePool(ActorPool):
@@ -52,6 +65,10 @@ class QueuePool(ActorPool):
             process = context.Process(target=act, args=(self.rows, stream), daemon=True)
             process.start()
             self.processes.append(process)
+
+    def check(self):
+        if not all(process.is_alive() for process in self.processes):
+            raise RuntimeError("a process of the pool has died")
 
     def poll(self, timeout):
         try:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lrl.parts.settings import check_section
 from lrl.schedules import Linear, Schedule
 from lrl.types import ActionSpec, ConfigError
 
@@ -138,8 +139,13 @@ def _check_probability(name: str, value: float) -> None:
         raise ConfigError(f"exploration.{name} must be between 0 and 1, got {value}")
 
 
-def _ends(schedule: Schedule) -> tuple[tuple[str, float], ...]:
-    """Name the values between which a schedule moves."""
+def _ends(name: str, schedule: Schedule) -> tuple[tuple[str, float], ...]:
+    """Name the values between which a schedule moves, if it is one."""
+    if not callable(schedule):
+        raise ConfigError(
+            f"exploration.{name} is {schedule!r:.100}, but must be a schedule of environment "
+            "steps, such as lrl.schedules.Constant(0.1)"
+        )
     return (" (its start)", schedule(0)), (" (its end)", schedule(2**62))
 
 
@@ -162,7 +168,7 @@ class Boltzmann(Exploration):
 
     def __post_init__(self) -> None:
         """Refuse temperatures that are not above 0."""
-        for end, value in _ends(self.temperature):
+        for end, value in _ends("temperature", self.temperature):
             if not 0.0 < value < float("inf"):
                 raise ConfigError(f"exploration.temperature{end} must be above 0, got {value}")
 
@@ -189,8 +195,10 @@ class Mixture(Exploration):
     """Probability of `second` as a function of the environment steps of the whole run."""
 
     def __post_init__(self) -> None:
-        """Refuse shares that are no probabilities."""
-        for end, value in _ends(self.share):
+        """Refuse shares that are no probabilities, and parts that are no explorations."""
+        for name in ("first", "second"):
+            check_section(f"exploration.{name}", getattr(self, name), Exploration)
+        for end, value in _ends("share", self.share):
             _check_probability(f"share{end}", value)
 
     def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
@@ -307,12 +315,7 @@ class EpsilonGreedy(EpsilonExploration):
 
     def __post_init__(self) -> None:
         """Refuse values that are no probabilities."""
-        if not callable(self.schedule):
-            raise ConfigError(
-                f"exploration.schedule is {self.schedule!r:.100}, but must be a schedule of "
-                "environment steps, such as lrl.schedules.Constant(0.1)"
-            )
-        for end, value in _ends(self.schedule):
+        for end, value in _ends("schedule", self.schedule):
             _check_probability(f"schedule{end}", value)
 
     def epsilons(

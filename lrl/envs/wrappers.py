@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
+from numbers import Integral
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -62,7 +63,10 @@ class KeepEntries(gymnasium.ObservationWrapper):
                 "it out."
             )
         self._entries = list(entries)
-        if not self._entries or not all(0 <= each < space.shape[0] for each in self._entries):
+        known = range(space.shape[0])
+        if not self._entries or not all(
+            isinstance(each, Integral) and each in known for each in self._entries
+        ):
             raise ConfigError(
                 f"env.wrappers: KeepEntries.entries is {self._entries}, but observations have the "
                 f"entries 0 to {space.shape[0] - 1}: name at least one of them"

@@ -197,12 +197,14 @@ def _joined(parts: Sequence[Observation]) -> Observation:
 
 
 def _dealt_out(found: NextValues, sizes: Sequence[int]) -> list[NextValues]:
-    """Return the rows of each batch; a tensor with one row, such as quantile levels, is of all."""
-    dealt, begin = [], 0
+    """Return the rows of each batch; a tensor of other rows, such as quantile levels, is of all."""
+    dealt, begin, total = [], 0, sum(sizes)
     for size in sizes:
         rows = slice(begin, begin + size)
         dealt.append(
-            apply_to_collection(found, Tensor, lambda t, rows=rows: t if len(t) == 1 else t[rows])
+            apply_to_collection(
+                found, Tensor, lambda t, rows=rows: t[rows] if len(t) == total else t
+            )
         )
         begin = rows.stop
     return dealt

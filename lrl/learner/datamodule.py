@@ -117,7 +117,16 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
             ("evaluation", evaluation, EvaluationConfig),
         ):
             check_section(f"data.{name}", value, kind)
+        for name, value, kind in (
+            ("inference", inference, InferenceConfig),
+            ("exploration", exploration, Exploration),
+            ("cluster", cluster, ClusterConfig),
+        ):
+            if value is not None:
+                check_section(f"data.{name}", value, kind)
         check_count("data.seed", seed, 0)
+        if learner_threads is not None:
+            check_count("data.learner_threads", learner_threads, 1)
         quieten()  # here, since a Trainer speaks as soon as it is made
         rank_watch.watch_first()  # here, since a Trainer starts ranks before it calls any hook
         self.env = env
@@ -142,12 +151,14 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self._undo = contextlib.ExitStack()  # what this run set of torch
         self.threads = torch.get_num_threads()
 
+    def __str__(self) -> str:
+        """Return what it brings; Lightning's would draw a batch to say what is in it."""
+        return f"{type(self).__name__}({self.env.id})"
+
     def _check_arguments(self) -> None:
         threads = self.learner_threads
-        if threads is not None and not 1 <= threads <= MOST_THREADS:
-            raise ConfigError(
-                f"data.learner_threads must be at least 1 and at most {MOST_THREADS}, got {threads}"
-            )
+        if threads is not None and threads > MOST_THREADS:
+            raise ConfigError(f"data.learner_threads must be at most {MOST_THREADS}, got {threads}")
         if self.pool is not None:
             check_own_pool(self.pool, self.actors, self.inference, self.exploration, self.cluster)
             if self.pool.is_finite:

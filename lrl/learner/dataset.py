@@ -264,6 +264,7 @@ class ReplayDataset(IterableDataset[AnyBatch | tuple[AnyBatch, ...]]):
             if pause > 0:
                 time.sleep(min(pause, _WAIT_SECONDS))
                 self._take_waiting(pool)
+                last = time.perf_counter()  # nobody was asked for steps
                 continue
             pool.check()
             asked, taken = time.perf_counter(), False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 
-from lrl.parts.settings import check_types
+from lrl.parts.settings import check_section, check_types
 from lrl.replay.samplers import Sampler, UniformSampler
 from lrl.replay.sequences import SequenceConfig
 from lrl.schedules import Schedule, ends_of
@@ -49,15 +50,12 @@ class ReplayConfig:
                 f"{self.sampler!r}: each buffer builds a sampler of its own"
             )
         check_types(self, "replay")
+        if self.sequences is not None:
+            check_section("replay.sequences", self.sequences, SequenceConfig)
+        self._check_annealed()
         for name in ("capacity", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"replay.{name} must be at least 1, got {getattr(self, name)}")
-        for n_step in ends_of(self.n_step):
-            if round(n_step) < 1:
-                raise ConfigError(f"replay.n_step must be at least 1, got {round(n_step)}")
-        for gamma in ends_of(self.gamma):
-            if not 0.0 <= gamma <= 1.0:
-                raise ConfigError(f"replay.gamma must be between 0 and 1, got {gamma}")
         if self.batch_size > self.capacity:
             raise ConfigError(
                 f"replay.batch_size {self.batch_size} is above replay.capacity {self.capacity}"
@@ -68,6 +66,21 @@ class ReplayConfig:
                 f"replay.memory_map is {self.memory_map}, but replay.device is {self.device}: "
                 "frames are kept in one place; set device to cpu, or memory_map to null"
             )
+
+    def _check_annealed(self) -> None:
+        for name in ("n_step", "gamma"):
+            value = getattr(self, name)
+            if not isinstance(value, (Real, Schedule)):
+                raise ConfigError(
+                    f"replay.{name} is {value!r:.100}, but must be a number or a schedule of "
+                    "learner steps, such as lrl.schedules.Linear(...)"
+                )
+        for n_step in ends_of(self.n_step):
+            if round(n_step) < 1:
+                raise ConfigError(f"replay.n_step must be at least 1, got {round(n_step)}")
+        for gamma in ends_of(self.gamma):
+            if not 0.0 <= gamma <= 1.0:
+                raise ConfigError(f"replay.gamma must be between 0 and 1, got {gamma}")
 
 
 def check_index(index: str, sequences: SequenceConfig | None) -> None:

@@ -13,7 +13,7 @@ from lrl.replay.samplers import TrackingSampler, not_enough_rows
 from lrl.replay.streams import IndexArray
 from lrl.replay.sum_tree import SumTree
 from lrl.replay.transitions import Windows
-from lrl.schedules import Linear, Schedule, ends_of
+from lrl.schedules import Constant, Linear, Schedule, ends_of
 from lrl.types import ConfigError
 
 
@@ -30,8 +30,7 @@ class WeightedSampler(TrackingSampler):
 
     Args:
         alpha: Exponent of the priorities, 0 to 1; 0 is uniform.
-        beta: Exponent of the importance weights, a schedule of batches drawn with values from 0
-            to 1.
+        beta: Exponent of the importance weights, from 0 to 1, or a schedule of batches drawn.
         weight_normalisation: Where the largest importance weight becomes 1: in each `"batch"`, or
             over all rows of the `"buffer"`.
 
@@ -40,7 +39,10 @@ class WeightedSampler(TrackingSampler):
     """
 
     def __init__(
-        self, alpha: float, beta: Schedule, weight_normalisation: Literal["batch", "buffer"]
+        self,
+        alpha: float,
+        beta: float | Schedule,
+        weight_normalisation: Literal["batch", "buffer"],
     ) -> None:
         name = type(self).__name__
         if not 0.0 <= alpha <= 1.0:
@@ -56,7 +58,7 @@ class WeightedSampler(TrackingSampler):
                 f"{weight_normalisation!r}"
             )
         self.alpha = alpha
-        self.beta = beta
+        self.beta = beta if isinstance(beta, Schedule) else Constant(beta)
         self.weight_normalisation = weight_normalisation
         self._batches = 0
         self._priority_max = 1.0
@@ -160,8 +162,8 @@ class PrioritizedSampler(WeightedSampler):
 
     Args:
         alpha: Exponent of the priorities, 0 to 1; 0 is uniform.
-        beta: Exponent of the importance weights, a schedule of batches drawn with values from 0
-            to 1. It has a horizon of its own, which follows no other setting.
+        beta: Exponent of the importance weights, from 0 to 1, or a schedule of batches drawn. It
+            has a horizon of its own, which follows no other setting.
         epsilon: Added to every priority, so that every row can be drawn.
         weight_normalisation: Where the largest importance weight becomes 1: in each `"batch"`, or
             over all rows of the `"buffer"`.
@@ -173,7 +175,7 @@ class PrioritizedSampler(WeightedSampler):
     def __init__(
         self,
         alpha: float = 0.5,
-        beta: Schedule = Linear(0.4, 1.0, 500_000),  # noqa: B008 (frozen)
+        beta: float | Schedule = Linear(0.4, 1.0, 500_000),  # noqa: B008 (frozen)
         epsilon: float = 1e-6,
         weight_normalisation: Literal["batch", "buffer"] = "batch",
     ) -> None:
@@ -208,8 +210,8 @@ class RankSampler(WeightedSampler):
 
     Args:
         alpha: Exponent of the ranks, 0 to 1; 0 is uniform.
-        beta: Exponent of the importance weights, a schedule of batches drawn with values from 0
-            to 1. It has a horizon of its own, which follows no other setting.
+        beta: Exponent of the importance weights, from 0 to 1, or a schedule of batches drawn. It
+            has a horizon of its own, which follows no other setting.
         sort_period_batches: Batches drawn until all rows are ranked again.
         weight_normalisation: Where the largest importance weight becomes 1: in each `"batch"`, or
             over all rows of the `"buffer"`.
@@ -221,7 +223,7 @@ class RankSampler(WeightedSampler):
     def __init__(
         self,
         alpha: float = 0.7,
-        beta: Schedule = Linear(0.5, 1.0, 500_000),  # noqa: B008 (frozen)
+        beta: float | Schedule = Linear(0.5, 1.0, 500_000),  # noqa: B008 (frozen)
         sort_period_batches: int = 1000,
         weight_normalisation: Literal["batch", "buffer"] = "batch",
     ) -> None:

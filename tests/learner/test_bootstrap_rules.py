@@ -128,6 +128,19 @@ def test_settings_out_of_range(settings: dict[str, float], message: str):
         MunchausenBootstrap(**settings)
 
 
+def test_several_batches_are_dealt_their_rows_and_all_what_is_of_no_row():
+    class WithSupport(ScalarHead):
+        def target_values(self, features):
+            return self(features), torch.arange(3.0)
+
+    net = QNetwork(FlatEncoder((2,)), WithSupport(2, 2))
+    set_weights(net, TARGET)
+    first, second = ask_target(DoubleBootstrap(), net, batch(), batch())
+    for found in (first, second):
+        assert found.values[0].tolist() == [[2.0, 3.0], [4.0, 1.0]]
+        assert found.values[1].tolist() == [0.0, 1.0, 2.0]
+
+
 def test_without_bootstrapping_the_reward_is_the_target_and_nobody_is_asked():
     poisoned = network([[torch.nan, torch.nan]] * 2)
     assert ask_target(NoBootstrap(), poisoned, batch(), batch()) == [NextValues(None)] * 2

@@ -37,7 +37,7 @@ from lrl import (
     ReplayDataModule,
 )
 from lrl.actors.actor import rows_without_action
-from lrl.actors.exploration import EpsilonGreedy
+from lrl.actors.exploration import Boltzmann, EpsilonGreedy, Greedy, Mixture
 from lrl.actors.manager import ActorManager
 from lrl.callbacks import NonFiniteGuard, PeriodicEvaluation, WeightSync
 from lrl.cluster.config import ClusterConfig
@@ -49,6 +49,7 @@ from lrl.pools import choice
 from lrl.preflight.cores import share_cores
 from lrl.ranks.watch import rank_watch
 from lrl.replay import PrioritizedSampler, Replay, UniformSampler
+from lrl.schedules import Constant
 from lrl.types import ConfigError, RowKind
 
 pytestmark = quiet
@@ -108,6 +109,10 @@ def test_what_cannot_work_is_refused_before_a_process_starts(tmp_path, monkeypat
     assert run.data.dataset is None
 
 
+def test_a_datamodule_is_printed_without_drawing_from_it():
+    assert str(ReplayDataModule()) == "ReplayDataModule(CartPole-v1)"
+
+
 @pytest.mark.parametrize(
     ("part", "settings", "message"),
     [
@@ -117,6 +122,23 @@ def test_what_cannot_work_is_refused_before_a_process_starts(tmp_path, monkeypat
         (ReplayDataModule, {"replay": {}}, "data.replay is {}, but must be of .* ReplayConfig"),
         (ReplayDataModule, {"learner_threads": 0}, "data.learner_threads must be at least 1"),
         (ReplayDataModule, {"learner_threads": 1025}, "at most 1024, got 1025"),
+        (ReplayDataModule, {"learner_threads": "2"}, "data.learner_threads is '2', but must be a"),
+        (ReplayDataModule, {"cluster": {}}, "data.cluster is {}, but must be of .* ClusterConfig"),
+        (ReplayDataModule, {"inference": {}}, "data.inference is {}, but must be of .* Inference"),
+        (ReplayDataModule, {"exploration": Greedy}, "data.exploration is .*, but must be of the"),
+        (
+            ReplayConfig,
+            {"sequences": {"length": 3}},
+            "replay.sequences is .* SequenceConfig",
+        ),
+        (ReplayConfig, {"gamma": "0.9"}, "replay.gamma is '0.9', but must be a number or a schedu"),
+        (ReplayConfig, {"n_step": len}, "replay.n_step is .*, but must be a number or a schedule"),
+        (Boltzmann, {"temperature": 1.0}, "exploration.temperature is 1.0, but must be a schedul"),
+        (
+            Mixture,
+            {"first": Greedy, "second": Greedy(), "share": Constant(0.5)},
+            "exploration.first is .*, but must be of the class Exploration",
+        ),
         (ReplayConfig, {"capacity": 1e3}, "replay.capacity is 1000.0, but must be a whole number"),
         (ActorConfig, {"envs_per_actor": 2.0}, "actors.envs_per_actor is 2.0, but must be a"),
         (RateLimiterConfig, {"samples_per_insert": "8"}, "rate.samples_per_insert is '8', but"),

@@ -514,6 +514,22 @@ def test_a_pool_that_delivers_nothing_is_named_and_takes_no_core(monkeypatch, ca
     assert len(pool_of(dataset).waits) < 30
 
 
+def test_a_learner_that_waits_for_its_pace_blames_no_pool(monkeypatch, caplog):
+    monkeypatch.setattr("lrl.learner.dataset._SILENCE_SECONDS", 0.2)
+    until = time.perf_counter() + 0.5
+
+    def check() -> None:
+        if time.perf_counter() > until:
+            raise KeyboardInterrupt
+
+    dataset = silent_dataset(check)
+    dataset._start_pool = lambda _: Idle(0)
+    monkeypatch.setattr(dataset.limiter, "seconds_until_next_step", lambda: 0.05)
+    with pytest.raises(KeyboardInterrupt):
+        next(dataset)
+    assert not caplog.records
+
+
 def test_a_pool_that_falls_silent_in_the_middle_of_a_wait_is_named(monkeypatch, caplog):
     monkeypatch.setattr("lrl.learner.dataset._SILENCE_SECONDS", 0.2)
 

@@ -31,6 +31,8 @@ WRONG = [
         {"callbacks": [GradientAccumulationScheduler({0: 1, 4: 2})]},
         "callbacks holds a GradientAccumulationScheduler",
     ),
+    ({"limit_train_batches": 0.5}, "limit_train_batches is 0.5, a share, but a replay has no end"),
+    ({"limit_train_batches": 0.0}, "limit_train_batches is 0.0, a share, but a replay has no end"),
     ({"overfit_batches": 1}, "overfit_batches is 1, but batches of a replay never come again"),
 ]
 SETTINGS = {

@@ -75,7 +75,7 @@ def test_a_batch_takes_one_row_of_each_equal_part_of_the_sum() -> None:
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
 def test_importance_weights_by_hand(normalisation, beta) -> None:
     """Leaves 1, 2 and 4: P is 1/7, 2/7 and 4/7, N is 3."""
-    sampler = PrioritizedSampler(0.5, Constant(beta), 0.25, normalisation)
+    sampler = PrioritizedSampler(0.5, beta, 0.25, normalisation)
     buffer = buffer_with([0.75, 3.75, 15.75], sampler)
     assert list(leaves(buffer).values()) == [1, 2, 4]
     raw = [(3 * 1 / 7) ** -beta, (3 * 2 / 7) ** -beta, (3 * 4 / 7) ** -beta]

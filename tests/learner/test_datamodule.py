@@ -133,7 +133,7 @@ def test_a_datamodule_is_printed_without_drawing_from_it():
         ),
         (ReplayConfig, {"gamma": "0.9"}, "replay.gamma is '0.9', but must be a number or a schedu"),
         (ReplayConfig, {"n_step": len}, "replay.n_step is .*, but must be a number or a schedule"),
-        (Boltzmann, {"temperature": 1.0}, "exploration.temperature is 1.0, but must be a schedul"),
+        (Boltzmann, {"temperature": 1.0}, "exploration.temperature is 1.0, but must be a schedule"),
         (
             Mixture,
             {"first": Greedy, "second": Greedy(), "share": Constant(0.5)},

@@ -79,7 +79,7 @@ def _on_gpus(rows: Sequence[Row]) -> str:
     rates = [
         float(row["learner_steps"]) / float(row["cpu_seconds"])
         for row in rows
-        if not row.get("gpu") and row.get("cpu_seconds")
+        if row["outcome"] == "done" and not row.get("gpu") and row.get("cpu_seconds")
     ]
     said = "".join(f" {n} trained on {gpu}." for gpu, n in sorted(gpus.items()))
     if gpus and rates:

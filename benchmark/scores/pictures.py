@@ -76,7 +76,7 @@ def statistics_of(panel: Panel) -> tuple[str, dict[str, bytes]]:
         f"| --- | --- |{' --- |' * len(told['names'])}",
     ]
     for row in told["rows"]:
-        of_means = all(len(scores) == 1 for scores in panel.scores[row["group"]])
+        of_means = f"{row['group']}{OF_MEANS}" not in panel.scores  # published ones are, too
         runs = f"{row['runs']} means" if of_means else row["runs"]
         cells = [f"{cell['value']} {cell['interval']}".strip() for cell in row["cells"]]
         lines.append(f"| {row['group'].replace('_', ' ')} | {runs} | {' | '.join(cells)} |")

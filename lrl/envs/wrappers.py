@@ -65,7 +65,8 @@ class KeepEntries(gymnasium.ObservationWrapper):
         self._entries = list(entries)
         known = range(space.shape[0])
         if not self._entries or not all(
-            isinstance(each, Integral) and each in known for each in self._entries
+            isinstance(each, Integral) and not isinstance(each, bool) and each in known
+            for each in self._entries
         ):
             raise ConfigError(
                 f"env.wrappers: KeepEntries.entries is {self._entries}, but observations have the "

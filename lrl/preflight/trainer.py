@@ -61,12 +61,6 @@ def check_trainer(trainer: L.Trainer, has_experience: bool = True) -> None:
             "least 1, which updates the network with every batch"
         )
     _check_whole_steps(trainer)
-    limit = trainer.limit_train_batches
-    if has_experience and isinstance(limit, float) and limit != 1.0:
-        raise ConfigError(
-            f"trainer.limit_train_batches is {limit}, a share, but a replay has no end: give the "
-            "number of batches after which an epoch ends, or leave it out"
-        )
     period: int = getattr(trainer, "log_every_n_steps", 0)
     overfit: float = getattr(trainer, "overfit_batches", 0)
     if period < 0:
@@ -77,6 +71,12 @@ def check_trainer(trainer: L.Trainer, has_experience: bool = True) -> None:
         raise ConfigError(
             f"trainer.overfit_batches is {overfit}, but batches of a replay never come again: set "
             "it to 0"
+        )
+    limit = trainer.limit_train_batches
+    if has_experience and isinstance(limit, float) and limit != 1.0:
+        raise ConfigError(
+            f"trainer.limit_train_batches is {limit}, a share, but a replay has no end: give the "
+            "number of batches after which an epoch ends, or leave it out"
         )
 
 

@@ -540,7 +540,7 @@ def test_a_page_has_scores_published_ones_and_bars(two):
         },
         {
             "task": "one", "algorithm": "b", "outcome": "failed", "score": "", "gpu": "",
-            "seed": 11, "reason": "no memory",
+            "seed": 11, "reason": "no memory", "learner_steps": "", "cpu_seconds": "12.5",
         },
     ]  # fmt: skip
     published = [

@@ -82,6 +82,8 @@ def test_entries_are_kept_and_the_others_hidden():
         (Discrete(3), [0], "needs Box observations of one axis"),
         (Box(0, 1, (2, 2)), [0], "needs Box observations of one axis"),
         (Box(0, 1, (2,)), [2], "entries is .2., but observations have the entries 0 to 1"),
+        (Box(0, 1, (2,)), [0.0], "entries is .0.0., but"),
+        (Box(0, 1, (2,)), [True], "entries is .True., but"),
         (Box(0, 1, (2,)), [-1], "entries is .-1., but"),
         (Box(0, 1, (2,)), [], "entries is .., but"),
     ],

@@ -33,6 +33,7 @@ WRONG = [
     ),
     ({"limit_train_batches": 0.5}, "limit_train_batches is 0.5, a share, but a replay has no end"),
     ({"limit_train_batches": 0.0}, "limit_train_batches is 0.0, a share, but a replay has no end"),
+    ({"overfit_batches": 0.5}, "overfit_batches is 0.5, but batches of a replay never come again"),
     ({"overfit_batches": 1}, "overfit_batches is 1, but batches of a replay never come again"),
 ]
 SETTINGS = {

@@ -135,7 +135,7 @@ MISTAKES = {
     "clipping": (["--trainer.gradient_clip_val", "-1"], "trainer.gradient_clip_val is -1, but"),
     "devices": (["--trainer.devices=two", "--trainer.accelerator=cpu"], "trainer.devices is two"),
     "precision": (["--trainer.precision", "64"], "trainer.precision is 64, but weights"),
-    "threads": (["--data.learner_threads", "100000"], "data.learner_threads must be at most 1024, got 100000"),
+    "threads": (["--data.learner_threads", "100000"], "learner_threads must be at most 1024, got"),
     "seed": (["--seed_everything", "-5"], "-5 is not in bounds"),
 }
 

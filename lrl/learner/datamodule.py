@@ -63,6 +63,17 @@ from lrl.types import AnyBatch, ConfigError, EnvSpec
 
 _log = logging.getLogger(__name__)
 
+_SECTIONS = {
+    "env": EnvConfig,
+    "actors": ActorConfig,
+    "inference": InferenceConfig | None,
+    "exploration": Exploration,
+    "replay": ReplayConfig,
+    "rate": RateLimiterConfig,
+    "evaluation": EvaluationConfig,
+    "cluster": ClusterConfig | None,
+}
+
 
 class ReplayDataModule(L.LightningDataModule, BringsExperience):
     """Experience for a `DQN`: environments, actors, replay and evaluation episodes.
@@ -109,24 +120,6 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         experience: Callable[[EnvSpec, int], Experience] | None = None,
     ) -> None:
         super().__init__()
-        for name, value, kind in (
-            ("env", env, EnvConfig),
-            ("actors", actors, ActorConfig),
-            ("replay", replay, ReplayConfig),
-            ("rate", rate, RateLimiterConfig),
-            ("evaluation", evaluation, EvaluationConfig),
-        ):
-            check_section(f"data.{name}", value, kind)
-        for name, value, kind in (
-            ("inference", inference, InferenceConfig),
-            ("exploration", exploration, Exploration),
-            ("cluster", cluster, ClusterConfig),
-        ):
-            if value is not None:
-                check_section(f"data.{name}", value, kind)
-        check_count("data.seed", seed, 0)
-        if learner_threads is not None:
-            check_count("data.learner_threads", learner_threads, 1)
         quieten()  # here, since a Trainer speaks as soon as it is made
         rank_watch.watch_first()  # here, since a Trainer starts ranks before it calls any hook
         self.env = env
@@ -136,14 +129,15 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         self._make_experience = experience
         self.actors = actors
         self.inference = inference
-        self.exploration = exploration or EpsilonGreedy()
+        self.exploration = EpsilonGreedy() if exploration is None else exploration
         self.replay = replay
         self.rate = rate
         self.evaluation = evaluation
-        self.evaluation_env = evaluation.env_for(env)
         self.learner_threads = learner_threads
+        check_count("data.seed", seed, 0)
         self.seed = int(seed)
         self._check_arguments()
+        self.evaluation_env = evaluation.env_for(env)
         self.takes_weights = pool.takes_weights if pool is not None else self.num_actors > 0
         self.dataset: ReplayDataset | None = None
         self.ranks = Ranks()
@@ -156,9 +150,15 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         return f"{type(self).__name__}({self.env.id})"
 
     def _check_arguments(self) -> None:
+        for name, kind in _SECTIONS.items():
+            check_section(f"data.{name}", getattr(self, name), kind)
         threads = self.learner_threads
-        if threads is not None and threads > MOST_THREADS:
-            raise ConfigError(f"data.learner_threads must be at most {MOST_THREADS}, got {threads}")
+        if threads is not None:
+            check_count("data.learner_threads", threads, 1)
+            if threads > MOST_THREADS:
+                raise ConfigError(
+                    f"data.learner_threads must be at most {MOST_THREADS}, got {threads}"
+                )
         if self.pool is not None:
             check_own_pool(self.pool, self.actors, self.inference, self.exploration, self.cluster)
             if self.pool.is_finite:

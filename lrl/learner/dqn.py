@@ -34,7 +34,7 @@ from lrl.networks import (
 )
 from lrl.networks.multi_encoder import EMBEDDED_FROM
 from lrl.parts.recipe import Recipe, blamed_on
-from lrl.parts.settings import check_count
+from lrl.parts.settings import check_count, is_a
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
 from lrl.preflight.settings import is_logging_step, own_optimisation
@@ -155,11 +155,12 @@ class DQN(L.LightningModule):
             "optimizer": self.optimizer_recipe,
             "lr_scheduler": self.scheduler_recipe,
         }
+        norm = self.gradient_clip_norm
         return {
             **{name: recipe and recipe.as_dict() for name, recipe in recipes.items()},
             "target_update_period_learner_steps": int(self.target_update_period_learner_steps),
             "target_update_tau": float(self.target_update_tau),
-            "gradient_clip_norm": self.gradient_clip_norm,
+            "gradient_clip_norm": None if norm is None else float(norm),
             "updates_per_step": int(self.updates_per_step),
             "env_spec": self.env_spec and self.env_spec.as_dict(),
         }
@@ -167,14 +168,12 @@ class DQN(L.LightningModule):
     def _check_settings(self, updater: str) -> None:
         for name in ("target_update_period_learner_steps", "updates_per_step"):
             check_count(f"model.{name}", getattr(self, name), 1)
-        if not 0.0 < self.target_update_tau <= 1.0:
+        tau, norm, updates = self.target_update_tau, self.gradient_clip_norm, self.updates_per_step
+        if not (is_a(tau, float) and 0.0 < tau <= 1.0):
             raise ConfigError(
-                "model.target_update_tau must be above 0 and at most 1, got "
-                f"{self.target_update_tau}"
+                f"model.target_update_tau must be a number above 0 and at most 1, got {tau!r}"
             )
-        norm, updates = self.gradient_clip_norm, self.updates_per_step
-        is_number = isinstance(norm, (int, float)) and not isinstance(norm, bool)
-        if norm is not None and not (is_number and 0 < norm < float("inf")):
+        if norm is not None and not (is_a(norm, float) and 0 < norm < float("inf")):
             raise ConfigError(
                 f"model.gradient_clip_norm must be a number above 0, got {norm!r}; null clips "
                 "nothing"

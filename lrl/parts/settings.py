@@ -52,16 +52,16 @@ def build(kind: type[T], value: T | Mapping[str, Any], name: str) -> T:
     return kind(**value)
 
 
-def check_section(name: str, value: object, kind: type) -> None:
-    """Check that a section is an instance of its dataclass.
+def check_section(name: str, value: object, kind: type | UnionType) -> None:
+    """Check that a section is an instance of its class, or None where `Class | None` allows it.
 
     Raises:
         ConfigError: It is not.
     """
     if not isinstance(value, kind):
+        allowed = _parts(kind)[0].__name__
         raise ConfigError(
-            f"{name} is {value!r:.100}, but must be of the class {kind.__name__}: "
-            f"{kind.__name__}(...)"
+            f"{name} is {value!r:.100}, but must be of the class {allowed}: {allowed}(...)"
         )
 
 
@@ -88,7 +88,7 @@ def check_types(settings: Any, name: str) -> None:
         value = getattr(settings, key)
         allowed = [get_origin(part) or part for part in _parts(hint)]
         known = [kind for kind in allowed if kind in _KINDS]
-        if len(known) < len(allowed) or any(_is_a(value, kind) for kind in known):
+        if len(known) < len(allowed) or any(is_a(value, kind) for kind in known):
             continue
         words = " or ".join(_KINDS[kind][1] for kind in known)
         raise ConfigError(f"{name}.{key} is {value!r:.100}, but must be {words}.")
@@ -106,7 +106,7 @@ def check_count(name: str, value: object, least: int, meaning: str = "") -> None
     Raises:
         ConfigError: It is not.
     """
-    if not _is_a(value, int):
+    if not is_a(value, int):
         raise ConfigError(f"{name} is {value!r:.100}, but must be a whole number.")
     if int(value) < least:  # type: ignore[call-overload]
         raise ConfigError(f"{name} must be at least {least}{meaning}, got {value}")
@@ -118,7 +118,8 @@ def require(condition: bool, name: str, value: object, allowed: str) -> None:
         raise ConfigError(f"env.{name} is {value!r}, but must be {allowed}.")
 
 
-def _is_a(value: object, kind: Any) -> bool:
+def is_a(value: object, kind: Any) -> bool:
+    """Return whether a value is of a kind; a truth value is no number."""
     if isinstance(value, (bool, np.bool_)):
         return kind is bool
     return isinstance(value, _KINDS[kind][0])

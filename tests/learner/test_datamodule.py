@@ -126,6 +126,7 @@ def test_a_datamodule_is_printed_without_drawing_from_it():
         (ReplayDataModule, {"cluster": {}}, "data.cluster is {}, but must be of .* ClusterConfig"),
         (ReplayDataModule, {"inference": {}}, "data.inference is {}, but must be of .* Inference"),
         (ReplayDataModule, {"exploration": Greedy}, "data.exploration is .*, but must be of the"),
+        (ReplayDataModule, {"exploration": 0}, "data.exploration is 0, but must be of the class"),
         (
             ReplayConfig,
             {"sequences": {"length": 3}},

@@ -283,6 +283,7 @@ def local_encoder() -> type:
         ({"target_update_tau": 0.0}, "target_update_tau .* got 0.0"),
         ({"target_update_tau": 1.5}, "target_update_tau .* got 1.5"),
         ({"target_update_tau": float("nan")}, "target_update_tau .* got nan"),
+        ({"target_update_tau": "0.5"}, "target_update_tau must be a number .* got '0.5'"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from lrl.parts.settings import check_types
 from lrl.types import ConfigError
 
 
@@ -37,6 +38,10 @@ class Constant(Schedule):
 
     value: float
 
+    def __post_init__(self) -> None:
+        """Refuse a wrong type."""
+        check_types(self, "Constant")
+
     def __call__(self, step: int) -> float:
         """Return the value."""
         return self.value
@@ -62,7 +67,8 @@ class Linear(Schedule):
     """Step at which the line begins."""
 
     def __post_init__(self) -> None:
-        """Refuse a duration without a slope, and a line that begins before the run."""
+        """Refuse wrong types, a duration without a slope and a line that begins before the run."""
+        check_types(self, "Linear")
         if self.duration < 1:
             raise ConfigError(f"duration must be at least 1 step, got {self.duration}")
         if self.begin < 0:
@@ -102,7 +108,8 @@ class Exponential(Schedule):
     """Value that the schedule would approach without end; 1 for a discount."""
 
     def __post_init__(self) -> None:
-        """Refuse a duration without a slope, and ends between which the limit lies."""
+        """Refuse wrong types, a duration without a slope and ends between which the limit lies."""
+        check_types(self, "Exponential")
         if self.duration < 1:
             raise ConfigError(f"duration must be at least 1 step, got {self.duration}")
         if not (self.start - self.limit) * (self.end - self.limit) > 0:

@@ -63,6 +63,14 @@ def test_a_schedule_without_a_slope(schedule, duration: int):
         schedule(1.0, 0.5, duration)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "values"), [(Constant, ("1",)), (Linear, ("1", 0, 9)), (Exponential, ("1", 2, 9))]
+)
+def test_a_schedule_of_text(schedule, values: tuple):
+    with pytest.raises(ConfigError, match=f"^{schedule.__name__}[.].* is '1', but must be a numb"):
+        schedule(*values)
+
+
 def test_exponential_by_hand():
     schedule = Exponential(start=1.0, end=16.0, duration=4)
     assert [schedule(step) for step in (-1, 0, 1, 2, 3, 4, 5, 2**62)] == pytest.approx(

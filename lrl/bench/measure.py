@@ -1,6 +1,7 @@
-"""Figures with their spread, of sides that took turns.
+"""Figures with their spread.
 
-A machine's speed drifts, so a ratio is the median of the ratios of neighbouring rounds.
+A machine's speed drifts, so a ratio is the median of the ratios of rounds, which cancels the drift
+where sides take turns; those of the ladder are measured one after the other.
 """
 
 from __future__ import annotations

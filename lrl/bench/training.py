@@ -129,11 +129,12 @@ def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cp
     """Train once and return what the run logged and said of itself.
 
     Raises:
-        ConfigError: It ended before there was anything to measure.
+        ConfigError: Its settings were refused, or it ended before there was anything to measure.
         RuntimeError: It failed; what it said is in the message.
     """
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
     with tempfile.TemporaryDirectory() as folder:
         ended = subprocess.run(
             [
@@ -148,7 +149,7 @@ def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cp
                 "--data.rate.samples_per_insert", "1",
                 *DEVICES[device],
                 "--trainer.max_steps", "100000000",
-                "--trainer.max_time", f"00:{hours:02d}:{minutes:02d}:{rest:02d}",
+                "--trainer.max_time", f"{days:02d}:{hours:02d}:{minutes:02d}:{rest:02d}",
                 "--trainer.limit_train_batches", "1000",
                 "--trainer.log_every_n_steps", "40" if device == "cpu" else "400",
                 "--trainer.enable_progress_bar", "false",
@@ -158,6 +159,9 @@ def run(workload: str, actors: int, envs: int, seconds: float, device: str = "cp
             ],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
+        if ended.returncode == 2:
+            refusal = ended.stdout.rpartition("lrl: error: ")[2].strip()
+            raise ConfigError(f"{workload}, {actors} actors of {envs}: {refusal}")
         if ended.returncode:
             raise RuntimeError(f"{workload}, {actors} actors of {envs}:\n{ended.stdout[-4000:]}")
         found = _read(Path(folder))

@@ -6,14 +6,23 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lrl.parts.settings import check_types
+from lrl.parts.settings import check_types, is_a
 from lrl.processes.supervisor import check_at_least
 from lrl.types import ConfigError
 
 _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
+_LEAST = 0.0001
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _KEY = rf"(?:{_WORD}/)?{_WORD}"
 _SELECTOR = rf"!?(?:{_WORD}|in\({_WORD}(?:, ?{_WORD})*\))"
+
+
+def _check_quantity(name: str, value: float) -> None:
+    """Check what Ray counts in parts of 0.0001."""
+    if not (is_a(value, float) and (value == 0 or _LEAST <= value < float("inf"))):
+        raise ConfigError(
+            f"cluster.{name} must be 0 or a finite number from {_LEAST} on, got {value!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -66,26 +75,26 @@ class ClusterConfig:
             )
 
     def _check_resources(self) -> None:
-        if not self.num_cpus >= 0:
-            raise ConfigError(f"cluster.num_cpus must be at least 0, got {self.num_cpus}")
+        _check_quantity("num_cpus", self.num_cpus)
         for name, value in self.resources.items():
             if name in _OF_RAY:
                 raise ConfigError(
                     f"cluster.resources has {name!r}, which Ray counts itself: give custom "
                     "resources there, and CPUs as cluster.num_cpus"
                 )
-            if not value >= 0:
-                raise ConfigError(f"cluster.resources {name!r} must be at least 0, got {value}")
+            if not (isinstance(name, str) and name):
+                raise ConfigError(f"cluster.resources has {name!r}, but names are text")
+            _check_quantity(f"resources {name!r}", value)
 
     def _check_labels(self) -> None:
         is_own = self.address is None
         for key, value in self.labels.items():
-            if not re.fullmatch(_KEY, key):
+            if not re.fullmatch(_KEY, str(key)):
                 raise ConfigError(
                     f"cluster.labels has the key {key!r}; one is made of letters, digits, '-', "
                     "'_' and '.', perhaps after a prefix and '/'"
                 )
-            if not re.fullmatch(_SELECTOR, value):
+            if not (isinstance(value, str) and re.fullmatch(_SELECTOR, value)):
                 raise ConfigError(
                     f"cluster.labels {key!r} must be a value, '!value', 'in(a, b)' or '!in(a, b)', "
                     f"got {value!r}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -72,10 +73,16 @@ class Nodes:
 
 def packages_of(env: EnvConfig) -> list[str]:
     """Return the packages that must be the same on all nodes, the environment's among them."""
-    spec = gymnasium.registry.get(env.id)
-    made_by = env.factory or (spec.entry_point if spec else None) or ""
-    module = str(made_by).partition(".")[0].partition(":")[0]
-    return ["lrl", "torch", "numpy", "gymnasium", *packages_distributions().get(module, ())]
+    registering, _, env_id = env.id.rpartition(":")
+    spec = gymnasium.registry.get(env_id)
+    makers = [env.factory] if env.factory else [registering, spec and spec.entry_point]
+    names = ["lrl", "torch", "numpy", "gymnasium"]
+    for maker in makers:
+        path = getattr(maker, "__module__", "") if callable(maker) else maker or ""
+        names += packages_distributions().get(re.split("[.:]", path)[0], ())
+        if path.startswith("lrl.envs.minatar"):
+            names.append("minatar")
+    return list(dict.fromkeys(names))
 
 
 def _installed(packages: Sequence[str]) -> dict[str, str]:

@@ -182,16 +182,21 @@ class Session:
         undo.enter_context(_variables(settings))
         folder = tempfile.mkdtemp(prefix="lrl-ray-")
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        tidy = subprocess.Popen(
-            ["sh", "-c", _TIDY, folder, "3"], stdin=subprocess.PIPE, start_new_session=True
+        tidy = undo.enter_context(
+            subprocess.Popen(
+                ["sh", "-c", _TIDY, folder, "3"], stdin=subprocess.PIPE, start_new_session=True
+            )
         )
-        undo.callback(tidy.wait)
         undo.callback(tidy.kill)
         needed = math.ceil(config.num_actors * config.num_cpus) + self._more_cpus
         return {
             "address": "local",
             "num_cpus": max(os.cpu_count() or 1, needed),
-            "resources": {name: n * config.num_actors for name, n in config.resources.items()},
+            "resources": {
+                # Ray counts an actor's in parts, but a node's as whole numbers.
+                name: math.ceil(n * config.num_actors)
+                for name, n in config.resources.items()
+            },
             "labels": dict(config.labels),
             "include_dashboard": False,
             "object_store_memory": config.object_store_mib * 2**20,

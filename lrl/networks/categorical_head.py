@@ -53,11 +53,17 @@ class CategoricalHead(LayeredHead):
             raise ConfigError(
                 f"head.v_min must be below head.v_max, both finite, got {v_min} and {v_max}"
             )
+        support = torch.linspace(v_min, v_max, num_atoms, dtype=torch.float32)
+        if not (support.isfinite().all() and (support.diff() > 0).all()):
+            raise ConfigError(
+                f"head.num_atoms is {num_atoms}, which 32 bits cannot tell apart from head.v_min "
+                f"{v_min} to head.v_max {v_max}: set v_min and v_max nearer to 0, or fewer atoms"
+            )
         super().__init__(
             num_features, num_actions, num_atoms, hidden_size, dueling, noisy, noisy_sigma,
             value_rescaling,
         )  # fmt: skip
-        self.register_buffer("support", torch.linspace(v_min, v_max, num_atoms), persistent=False)
+        self.register_buffer("support", support, persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits of the atoms, `[batch, actions, atoms]`."""

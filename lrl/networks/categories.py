@@ -58,11 +58,11 @@ class OneHot(Encoder):
         self._names = list(found)
         self._numbers = nn.ModuleList(_Numbered(column) for column in found.values())
         total = sum(sum(column.categories) for column in found.values())
-        if total >= _MANY:
-            self.choice = (
-                f"{total} categories as one-hot numbers (an EmbeddingEncoder looks them up at less "
-                "cost)"
-            )
+        costly = (
+            f"{total} categories as one-hot numbers (an EmbeddingEncoder looks them up at less "
+            "cost)"
+        )
+        self.choice = "; ".join(filter(None, [encoder.choice, costly if total >= _MANY else ""]))
 
     @override
     def encode(self, observation: Observation) -> Tensor:

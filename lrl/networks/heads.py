@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lrl.functional.bootstrap import huber, select_action_value, td_target
 from lrl.functional.value_rescaling import rescale_value, unrescale_value
-from lrl.networks.layers import DEFAULT_SIGMA, ActionLayers
+from lrl.networks.layers import DEFAULT_SIGMA, ActionLayers, check_positive
 from lrl.types import ConfigError
 
 
@@ -135,10 +135,8 @@ class LayeredHead(Head):
         value_rescaling: float | None,
     ) -> None:
         super().__init__()
-        if value_rescaling is not None and not 0.0 < value_rescaling < float("inf"):
-            raise ConfigError(
-                f"head.value_rescaling must be above 0, or null for none, got {value_rescaling}"
-            )
+        if value_rescaling is not None:
+            check_positive("head.value_rescaling", value_rescaling, ", or null for none")
         self.layers = ActionLayers(
             num_features, num_actions, size, hidden_size, dueling, noisy, noisy_sigma
         )

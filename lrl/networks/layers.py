@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.networks.linear import Linear, linear
+from lrl.parts.settings import is_a
 from lrl.types import ConfigError
 
 DEFAULT_SIGMA = 0.5
@@ -37,8 +38,7 @@ class NoisyLinear(Linear):
 
     def __init__(self, in_features: int, out_features: int, sigma: float = DEFAULT_SIGMA) -> None:
         super().__init__(in_features, out_features)
-        if not 0.0 < sigma < float("inf"):
-            raise ConfigError(f"noisy_sigma must be above 0, got {sigma}")
+        check_positive("sigma", sigma)
         # nn.Linear has drawn weight and bias as the paper asks: within 1 / sqrt(in_features) of 0.
         initial = sigma / math.sqrt(in_features)
         self.weight_sigma = nn.Parameter(torch.full_like(self.weight, initial))
@@ -116,6 +116,8 @@ class ActionLayers(nn.Module):
         super().__init__()
         if hidden_size is not None and hidden_size < 1:
             raise ConfigError(f"head.hidden_size must be at least 1 or null, got {hidden_size}")
+        if not is_a(dueling, bool):
+            raise ConfigError(f"head.dueling is {dueling!r}, but must be true or false")
         sigma = sigma_of("head", noisy, noisy_sigma)
         make_layer = Linear if sigma is None else functools.partial(NoisyLinear, sigma=sigma)
 
@@ -150,9 +152,10 @@ def sigma_of(owner: str, noisy: bool, noisy_sigma: float) -> float | None:
     """Return the initial noise of a part's layers, None where they have none.
 
     Raises:
-        ConfigError: It was set, but would do nothing.
+        ConfigError: It is no such noise, or was set, but would do nothing.
     """
     if noisy:
+        check_positive(f"{owner}.noisy_sigma", noisy_sigma)
         return noisy_sigma
     if noisy_sigma != DEFAULT_SIGMA:
         raise ConfigError(
@@ -160,6 +163,12 @@ def sigma_of(owner: str, noisy: bool, noisy_sigma: float) -> float | None:
             f"no noise: set {owner}.noisy to true, or leave {owner}.noisy_sigma out"
         )
     return None
+
+
+def check_positive(name: str, value: float, otherwise: str = "") -> None:
+    """Refuse what is not a finite number above 0; `otherwise` names what else it may be."""
+    if not (is_a(value, float) and 0.0 < value < float("inf")):
+        raise ConfigError(f"{name} must be a finite number above 0{otherwise}, got {value!r}")
 
 
 def _in_full(values: Tensor) -> Tensor:

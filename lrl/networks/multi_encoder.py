@@ -69,6 +69,8 @@ class MultiEncoder(Encoder):
                     raise ConfigError(f"the encoder of the leaf {name!r}: {error}") from error
             if name not in given:
                 chosen.append(_described(name, column, recipe))
+            if parts[-1].choice:
+                chosen.append(f"{name}: {parts[-1].choice}")
         self.choice = "; ".join(chosen)
         self.encoders = nn.ModuleList(parts)
         count = sum(part.num_features for part in parts)

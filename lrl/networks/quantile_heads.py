@@ -207,7 +207,7 @@ def _midpoints(number: int) -> Tensor:
 
 def _check(kappa: float, **sizes: int) -> None:
     if not 0.0 <= kappa < float("inf"):
-        raise ConfigError(f"head.kappa must be at least 0, got {kappa}")
+        raise ConfigError(f"head.kappa must be a finite number from 0 on, got {kappa}")
     for name, size in sizes.items():
         if size < 1:
             raise ConfigError(f"head.{name} must be at least 1, got {size}")

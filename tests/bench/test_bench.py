@@ -40,9 +40,9 @@ def test_a_run_is_measured(actors, seconds):
 
 
 @pytest.mark.slow
-def test_what_a_run_said_is_shown_if_it_fails(monkeypatch):
+def test_what_a_run_said_is_shown_if_its_settings_are_refused(monkeypatch):
     monkeypatch.setitem(training.WORKLOADS, "none", ["--data.env.id", "NoSuch-v0"])
-    with pytest.raises(RuntimeError, match="NoSuch"):
+    with pytest.raises(ConfigError, match=r"^none, 0 actors of 1: env.id is 'NoSuch-v0'"):
         training.run("none", 0, 1, 5.0)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import socket
 import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from helpers.cluster_run import ENVS, LEDGER, SLOT, Run, of_stream
@@ -25,6 +27,7 @@ from lrl.cluster.config import ClusterConfig
 from lrl.cluster.nodes import packages_of
 from lrl.cluster.remote_actor import RemotePlan
 from lrl.envs import EnvConfig, make_envs
+from lrl.envs.minatar import register_minatar
 from lrl.pools.joined import JoinedPools
 from lrl.testing import LedgerEnv
 from lrl.types import ConfigError, RowKind, Rows
@@ -462,12 +465,17 @@ def test_actors_are_ended_though_their_last_rows_cannot_be_taken(ray):
 
 
 def test_the_environments_package_is_among_those_compared():
-    import ale_py  # noqa: F401 (registers its own, as a run has by then)
+    import ale_py.env  # registers its own, as a run has by then
 
-    assert packages_of(EnvConfig("CartPole-v1")) == ["lrl", "torch", "numpy", "gymnasium"] + [
-        "gymnasium"
-    ] * (len(packages_of(EnvConfig("CartPole-v1"))) - 4)
+    assert packages_of(EnvConfig("CartPole-v1")) == ["lrl", "torch", "numpy", "gymnasium"]
     assert packages_of(EnvConfig("ALE/Pong-v5"))[4:] == ["ale-py"]
+    assert packages_of(EnvConfig("ale_py:ALE/Pong-v5"))[4:] == ["ale-py"]
+    of_a_class: Any = ale_py.env.AtariEnv
+    gymnasium.register("OfAClass-v0", entry_point=of_a_class)
+    assert packages_of(EnvConfig("OfAClass-v0"))[4:] == ["ale-py"]
+    gymnasium.registry.pop("OfAClass-v0")
+    register_minatar()
+    assert packages_of(EnvConfig("lrl/MinAtarBreakout-v0"))[4:] == ["minatar"]
     assert packages_of(EnvConfig(factory="helpers.factories.make"))[4:] == []
 
 
@@ -478,8 +486,13 @@ def test_the_environments_package_is_among_those_compared():
         ({"calls_per_actor": 0}, "cluster.calls_per_actor must be at least 1"),
         ({"object_store_mib": 10}, "cluster.object_store_mib must be at least 80"),
         ({"address": "auto"}, "cluster.address must be host:port"),
-        ({"num_cpus": -1.0}, "cluster.num_cpus must be at least 0"),
-        ({"resources": {"gpu": -1.0}}, "cluster.resources 'gpu' must be at least 0, got -1.0"),
+        ({"num_cpus": -1.0}, "cluster.num_cpus must be 0 or a finite number .* got -1.0"),
+        ({"num_cpus": math.inf}, "cluster.num_cpus must be 0 or a finite number .* got inf"),
+        ({"num_cpus": 0.00001}, "cluster.num_cpus must be 0 or a .* from 0.0001 on, got 1e-05"),
+        ({"resources": {"gpu": -1.0}}, "cluster.resources 'gpu' must be 0 or .* got -1.0"),
+        ({"resources": {"gpu": "1"}}, "cluster.resources 'gpu' must be 0 or .* got '1'"),
+        ({"resources": {"": 1.0}}, "cluster.resources has '', but names are text"),
+        ({"labels": {"zone": 1}}, "cluster.labels 'zone' must be a value, .*got 1"),
         ({"labels": {"a b": "x"}}, "cluster.labels has the key 'a b'"),
         ({"labels": {"zone": "in()"}}, r"cluster.labels 'zone' must be a value, .*got 'in\(\)'"),
         ({"labels": {"zone": "!in(a, b)"}}, r"'!in\(a, b\)' chooses among nodes, but a Ray that"),
@@ -491,6 +504,13 @@ def test_the_environments_package_is_among_those_compared():
 def test_wrong_settings_are_told(settings, text):
     with pytest.raises(ConfigError, match=text):
         ClusterConfig(**settings)
+
+
+def test_a_ray_that_is_started_here_has_whole_numbers_of_a_resource(ray):
+    ray.is_member = False
+    run = Run(num_actors=3, resources={"a": 0.5})
+    run.pool.close(lambda delivery: None)
+    assert ray.settings["resources"] == {"a": 2}
 
 
 @pytest.fixture

@@ -94,6 +94,13 @@ def test_projection_of_one_value(value: float, expected: list[float]):
     assert projected.tolist() == [expected]
 
 
+def test_a_value_that_is_no_number_spoils_its_own_row_only():
+    values = torch.tensor([[float("nan"), 1.0], [0.5, 1.0]])
+    projected = project_categorical(values, torch.full((2, 2), 0.5), SUPPORT)
+    assert projected[0].isnan().any()
+    assert projected[1].tolist() == [0, 0, 0.25, 0.75, 0]
+
+
 @pytest.mark.parametrize(("low", "high", "atoms"), [(-10.0, 10.0, 51), (0.0, 0.3, 7), (-1, 1e3, 2)])
 def test_projection_is_the_identity_on_its_own_support(low: float, high: float, atoms: int):
     support = torch.linspace(low, high, atoms)

@@ -90,12 +90,15 @@ class FakeRay:
         self.head_answers = threading.Event()
         self.head_answers.set()
         self.is_member = True  # so that nobody joins a real cluster
+        self.settings: dict[str, Any] = {}
+        """With which it was started or joined."""
         self.labels = [{"zone": "b"}, {"zone": "a"}, {}]
 
     def is_initialized(self) -> bool:
         return self.is_member
 
     def init(self, **settings: Any) -> None:
+        self.settings = settings
         self.head_answers.wait()
 
     def shutdown(self) -> None:

@@ -252,7 +252,7 @@ def test_rescaled_values_take_no_bonus(build):
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan")])
 def test_rescaling_must_be_positive_or_off(epsilon: float):
-    with pytest.raises(ConfigError, match=r"head\.value_rescaling must be above 0, or null"):
+    with pytest.raises(ConfigError, match=r"head\.value_rescaling must be a .* above 0, or null"):
         ScalarHead(2, 2, value_rescaling=epsilon)
 
 

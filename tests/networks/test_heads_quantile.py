@@ -74,8 +74,8 @@ def test_one_quantile_is_half_the_scalar_head():
     ("settings", "message"),
     [
         ({"num_quantiles": 0}, r"head\.num_quantiles must be at least 1, got 0"),
-        ({"kappa": -1.0}, r"head\.kappa must be at least 0, got -1\.0"),
-        ({"kappa": float("nan")}, r"head\.kappa must be at least 0, got nan"),
+        ({"kappa": -1.0}, r"head\.kappa must be a finite number from 0 on, got -1\.0"),
+        ({"kappa": float("nan")}, r"head\.kappa must be a finite number from 0 on, got nan"),
     ],
 )
 def test_wrong_settings(head: type, settings: dict[str, Any], message: str):

@@ -94,10 +94,17 @@ def test_noise_is_not_in_the_state_dict():
     assert sorted(noisy_layer().state_dict()) == ["bias", "bias_sigma", "weight", "weight_sigma"]
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
 def test_noise_must_be_positive(sigma: float):
-    with pytest.raises(ConfigError, match="noisy_sigma must be above 0"):
+    with pytest.raises(ConfigError, match=f"sigma must be a finite number above 0, got {sigma}"):
         NoisyLinear(2, 2, sigma)
+    with pytest.raises(ConfigError, match=r"^head\.noisy_sigma must be a finite number above 0"):
+        ActionLayers(2, 2, noisy=True, noisy_sigma=sigma)
+
+
+def test_a_text_does_not_make_layers_dueling():
+    with pytest.raises(ConfigError, match=r"head\.dueling is 'false', but must be true or false"):
+        ActionLayers(2, 2, dueling="false")  # pyright: ignore[reportArgumentType]
 
 
 # --- ActionLayers ---------------------------------------------------------------------------

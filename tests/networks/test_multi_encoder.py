@@ -218,6 +218,13 @@ def test_what_it_chose_is_told():
     )
 
 
+def test_what_the_encoder_of_a_leaf_says_is_told():
+    many = {"a": Column("int16", categories=(2000,)), "b": Column("float32", (2,))}
+    multi = MultiEncoder(many, {"a": MLPEncoder})
+    assert multi.choice.startswith("a: 2000 categories as one-hot numbers (an Embed")
+    assert multi.choice.endswith("cost); b (float32 (2,)) MLPEncoder(hidden_sizes=(64,))")
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [

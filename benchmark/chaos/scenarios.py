@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from benchmark.arguments import count, duration, output
 from benchmark.chaos import limits as too_little
 from benchmark.chaos.actors import kills, long_soak, stops
 from benchmark.chaos.busy import busy
@@ -211,11 +212,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmark.chaos.scenarios", description=__doc__)
     parser.add_argument("--scenario", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
     for name, value in asdict(Sizes()).items():
-        parser.add_argument(f"--{name}", type=type(value), default=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path, help="keep the figures in this file")
-    parser.add_argument("--page", type=Path, help="and in this page")
+        kind = count if isinstance(value, int) else duration
+        parser.add_argument(f"--{name}", type=kind, default=argparse.SUPPRESS)
+    parser.add_argument("--json", type=output, help="keep the figures in this file")
+    parser.add_argument("--page", type=output, help="and in this page")
     given = vars(parser.parse_args(arguments))
     names, path, page = (given.pop(name) for name in ("scenario", "json", "page"))
+    if page is not None and path is None:
+        parser.error("--page shows what --json keeps: give both")
     met = True
     for name in names:
         scenario, sizes = SCENARIOS[name]

@@ -21,8 +21,8 @@ from benchmark.peers.installed import check_installed
 from benchmark.peers.workloads import TASKS
 from lrl.bench.measure import compared, table, write
 
-_FOLDER = Path(__file__).parent
-_SYNCHRONOUS = ["--config", str(_FOLDER.parent / "configs" / "system" / "synchronous.yaml")]
+_ROOT = Path(__file__).parents[2]
+_SYNCHRONOUS = ["--config", str(_ROOT / "configs" / "system" / "synchronous.yaml")]
 SIDES: dict[str, list[str]] = {
     "lrl": [],
     "lrl, bf16": ["--trainer.precision", "bf16-mixed"],
@@ -54,7 +54,8 @@ def command(side: str, task: str, path: Path, seconds: float) -> list[str]:
         },
     }
     return [
-        sys.executable, "-m", "lrl", "fit", "--config", str(_FOLDER / "configs" / f"{task}.yaml"),
+        sys.executable, "-m", "lrl", "fit",
+        "--config", str(Path(__file__).with_name("configs") / f"{task}.yaml"),
         "--runs", str(path.parent / "runs"), "--trainer.callbacks", json.dumps([window]),
         *SIDES[side],
     ]  # fmt: skip
@@ -68,10 +69,10 @@ def measure(side: str, task: str, seconds: float) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "pace.json")
-        environment = {**os.environ, "PYTHONPATH": str(_FOLDER.parent)}
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
         ended = subprocess.run(
             command(side, task, path, seconds),
-            env=environment, cwd=_FOLDER.parent, text=True,
+            env=environment, cwd=_ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         if not path.exists():

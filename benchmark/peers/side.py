@@ -14,7 +14,12 @@ from benchmark.arguments import duration
 from benchmark.peers.window import Window, WindowOver
 from benchmark.peers.workloads import TASKS
 
-PEERS = {"cleanrl": "cleanrl_recipe", "sb3": "sb3", "tianshou": "tianshou_dqn"}
+PEERS = {
+    "cleanrl": "benchmark.peers.cleanrl_recipe",
+    "sb3": "benchmark.peers.sb3",
+    "tianshou": "benchmark.peers.tianshou_dqn",
+}
+"""Modules that have a `train`."""
 
 
 def main() -> None:
@@ -30,7 +35,7 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     task = TASKS[options.task]
-    peer = importlib.import_module(f"benchmark.{PEERS[options.peer]}")
+    peer = importlib.import_module(PEERS[options.peer])
     with contextlib.suppress(WindowOver):
         peer.train(task, Window(options.path, task.first_env_step, options.seconds))
 

@@ -387,11 +387,16 @@ class FolderClaim(TornDownAlways):
 
     def __init__(self) -> None:
         self._descriptor = -1
+        self._own: Path | None = None  # folder, whose files are this run's
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Claim it, unless that was done."""
         if stage == "fit":
             self.take(trainer)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Look for what an earlier run has left there, unless that was done."""
+        self.check_unused(trainer, trainer.ckpt_path)
 
     def take(self, trainer: L.Trainer) -> None:
         """Claim it, or refuse to train where each of two runs would replace the other's files.
@@ -414,6 +419,31 @@ class FolderClaim(TornDownAlways):
             ) from None
         except OSError:  # a disk without locks
             self._drop()
+
+    def check_unused(self, trainer: L.Trainer, checkpoint: str | Path | None) -> None:
+        """Refuse a folder in which a run would replace what an earlier one has left.
+
+        Args:
+            trainer: Of the run.
+            checkpoint: From which it goes on, if it does.
+
+        Raises:
+            ConfigError: It would.
+        """
+        folder = checkpoint_folder(trainer).parent
+        if not trainer.is_global_zero or is_trial(trainer) or folder == self._own:
+            return
+        goes_on = checkpoint and Path(checkpoint).resolve().is_relative_to(folder.resolve())
+        lost = [] if goes_on else sorted(file.name for file in folder.glob("checkpoints/*.ckpt"))
+        if (folder / "metrics.csv").is_file():
+            lost.append("metrics.csv")
+        if lost:
+            raise ConfigError(
+                f"{folder} has {' and '.join(lost)} of an earlier run, which this one would "
+                "replace: give the Trainer another default_root_dir, or its logger another "
+                "version, or move them away"
+            )
+        self._own = folder
 
     @override
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

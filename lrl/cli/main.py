@@ -31,6 +31,7 @@ from lrl.cli.exit_status import Outcome, callback_of
 from lrl.cli.failure import report_failure
 from lrl.cli.messages import check_settings, check_variables, has_variables
 from lrl.cli.recipes import with_paths
+from lrl.cli.yaml_files import check_yaml
 from lrl.deploy.hub import fetched
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.inference.manager import InferenceError
@@ -114,11 +115,22 @@ class SettingsParser(LightningArgumentParser):
     """Reads what earlier versions saved (their `config.yaml`), with today's names of settings."""
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:
-        """Parse a configuration; what a user wrote is to have today's names."""
+        """Parse a configuration; what a user wrote is to have today's names, each once."""
+        check_yaml(content, f"--config {kwargs.get('path') or ''}".rstrip())
         if content.startswith(_SAVED):
             settings = translated(yaml.safe_load(content))
             content = yaml.safe_dump(settings, sort_keys=False)
         return super().parse_string(content, *args, **kwargs)
+
+    def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Namespace:
+        """Parse a file; one that is no text is named."""
+        try:
+            return super().parse_path(path, *args, **kwargs)
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"--config {path} is no text in UTF-8 ({error.reason} in byte {error.start}): save "
+                "it as UTF-8; a checkpoint is given as --ckpt_path"
+            ) from error
 
 
 class LrlCLI(LightningCLI):
@@ -244,7 +256,9 @@ class LrlCLI(LightningCLI):
         check_trainer(trainer)  # here, since a rank is too late for it
         check_ranks(trainer)
         if is_fit and not settings["fast_dev_run"]:
-            callback_of(trainer).claim.take(trainer)  # loggers and files of settings come next
+            claim = callback_of(trainer).claim  # loggers and files of settings come next
+            claim.take(trainer)
+            claim.check_unused(trainer, self._checkpoint)
         if is_fit and given is not None:
             for logger in trainer.loggers:
                 first = trainer.loggers[0]  # has the run's folder, except in a trial run
@@ -274,7 +288,8 @@ class LrlCLI(LightningCLI):
 
     def _new_folder(self) -> Path:
         runs, name = runs_folder(self._get(self.config, "runs")), self._get(self.config, "name")
-        if name in (".", "..", "") or name != os.path.expandvars(name):
+        leaves = Path(name).is_absolute() or ".." in Path(name).parts
+        if leaves or name in (".", "") or name != os.path.expandvars(name):
             raise ConfigError(f"--name is {name!r}, but must be the name of a folder in {runs}")
         if getattr(rank_zero_only, "rank", 0) == 0:
             with ending.held():

@@ -35,7 +35,12 @@ _NOT_INSTALLED = re.compile(r"Requirement '(wandb|mlflow)[^']*' not met")  # Lig
 _NOT_ALLOWED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _NO_FILE = re.compile(r"Parser key \"config\": (File does not exist|Path is not a file): '(.*)'$")
 _VARIABLE = re.compile(r"LRL_([A-Z]+)__")  # LRL_FIT__TRAINER__MAX_STEPS
+_NO_SECTION = re.compile(r"Parser key \"([\w.]+)\": Unable to load config ('.*?')")
+_SEED = re.compile(r"(-?\d+) is not in bounds, numpy accepts from 0 to (\d+)")
+_BESIDE = re.compile(r"\.class_path is no setting$")
+_REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+?)(?:\. | - |$)")
 _TOO_LARGE = 2**63  # for a counter
+_OF_CLASS_PROBLEM = re.compile(r"Problem with given class_path '(?:\w+\.)*(\w+)'")
 _KEY = re.compile(r"Parser key \"([\w.]+)\":? ?")
 _PART = re.compile(
     r"(?:Problem with given class_path '[\w.]+'|expects a function or a callable class): "
@@ -107,13 +112,17 @@ def _check_section(parser: ArgumentParser, path: object, section: str, content: 
         content = content[key]
     if not isinstance(content, (dict, str)):  # text is the path of a file with the section
         raise ConfigError(
-            f"{section} is {content!r:.100} in {path}, but must hold settings, such as "
-            f"{_example(parser, section)}"
+            f"{section} is {'null' if content is None else repr(content):.100} in {path}, but must "
+            f"hold settings, such as {_example(parser, section)}"
         )
 
 
 def _example(parser: ArgumentParser, section: str) -> str:
-    return next(a.dest for a in parser._actions if a.dest.startswith(f"{section}."))
+    return next(
+        action.dest
+        for action in parser._actions
+        if action.dest.startswith(f"{section}.") and not action.dest.endswith(".help")
+    )
 
 
 def sentence(error: Exception, known: Iterable[str] = ()) -> str:
@@ -133,11 +142,19 @@ def sentence(error: Exception, known: Iterable[str] = ()) -> str:
         return f"{text}: did you mean '--ckpt_path {loose[1]}'?"
     if lost := _NO_FILE.search(text):
         return _no_configuration(Path(lost[2]))
+    text = text.replace('Parser key "config": --config', "--config", 1)  # on the command line
+    if section := _NO_SECTION.match(text):
+        example = next((name for name in known if name.startswith(f"{section[1]}.")), "of its own")
+        return f"{section[1]} is {section[2]}, but must hold settings, such as {example}"
+    if seed := _SEED.match(text):
+        return f"seed_everything is {seed[1]}, but must be from 0 to {seed[2]}"
     option = next(filter(None, (pattern.search(text) for pattern in _UNKNOWN_OPTION)), None)
     if option and (renamed := _renamed(text, option[1])):
         return renamed
-    meant = _meant(text, option, known)
     plain = _in_plain_words(text).removesuffix(".")
+    if _BESIDE.search(plain):
+        return _BESIDE.sub(": what is set beside class_path goes under init_args", plain)
+    meant = _meant(text, option, known)
     return f"{plain}: did you mean {meant!r}?" if meant else plain
 
 
@@ -172,8 +189,8 @@ def _in_plain_words(text: str) -> str:
         if inner := _KEY.match(rest):
             key, rest, find = f"{key}.{inner[1]}", rest[inner.end() :], _PART.search
     rest = _NO_PATH.sub("", rest)
-    if option := re.match(r"Option '([\w.]+)' is not accepted", rest):
-        return f"{key}.{option[1]} is no setting"
+    if of_class := _of_class(key, text, rest):
+        return of_class
     if types := _TYPES.search(rest):
         if entry := _NESTED.match(types[2]):
             kinds = [kind for kind in re.findall(_TYPE, types[1]) if "NoneType" not in kind]
@@ -186,6 +203,15 @@ def _in_plain_words(text: str) -> str:
         return f"{key} is {other[1]}, but must be a subclass of {other[2]}"
     missing = _NOT_FOUND.search(rest)
     return f"{key}: {missing[1]}" if missing else text
+
+
+def _of_class(key: str, text: str, rest: str) -> str | None:
+    """Say what a class that was named does not take, or cannot do without."""
+    if option := re.match(r"Option '([\w.]+)' is not accepted", rest):
+        return f"{key}.{option[1]} is no setting"
+    if required := _REQUIRED.match(rest):
+        return f"{key}: {_OF_CLASS_PROBLEM.findall(text)[-1]} needs {required[1]} under init_args"
+    return None
 
 
 def _must_be(key: str, value: str, types: Iterable[str]) -> str:

@@ -87,7 +87,7 @@ def answer(arguments: Sequence[str]) -> tuple[str, int]:
     except ValueError as error:
         return f"lrl: error: {error}", 2
     try:
-        with Path(given.copy).open("x", encoding="utf-8") as file:
+        with Path(given.copy).expanduser().open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         return f"lrl: error: --copy {given.copy} exists: choose another name", 2

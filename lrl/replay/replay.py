@@ -403,11 +403,14 @@ def check_memory(
     if available is None or needed + reserved <= available:
         return
     fits = Replay.largest_capacity(spec, available - reserved, num_streams, beside)
+    room = f"at most {fits} rows fit"
+    if fits == 0:
+        room = f"not even one row of each of {num_streams} environments (of all actors) fits"
     also = f" beside {format_bytes(reserved)} for the actors" if reserved else ""
     hint = ""
     if memory_map is None and device == "cpu":
         hint = "; with replay.memory_map, a folder, frames are kept in a file of it instead"
     raise ConfigError(
         f"replay.capacity {capacity} needs {format_bytes(needed)} on {device}{also}, but "
-        f"{format_bytes(available)} are available{whose}: at most {fits} rows fit{hint}"
+        f"{format_bytes(available)} are available{whose}: {room}{hint}"
     )

@@ -320,7 +320,7 @@ def _allocate(
 ) -> Tensor:
     """Allocate without writing: the system hands out pages as rows arrive."""
     if folder is not None:
-        return torch.from_numpy(_mapped(shape, dtype, Path(folder)))
+        return torch.from_numpy(_mapped(shape, dtype, Path(folder).expanduser()))
     if device.type == "cpu":
         return torch.from_numpy(np.empty(shape, dtype))  # numpy asks for huge pages, torch does not
     return torch.empty(shape, dtype=getattr(torch, dtype.name), device=device)

@@ -333,6 +333,22 @@ def test_the_command_runs_what_it_is_told_and_fails_if_a_figure_does(monkeypatch
     assert len(json.loads(path.read_text())["figures"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--count", "0"], "0 is too few"),
+        (["--seconds", "-1"], "-1 is no length of time"),
+        (["--json", "nowhere/x.json"], "there is no folder nowhere"),
+        (["--page", "x.md"], "--page shows what --json keeps"),
+    ],
+)
+def test_sizes_that_measure_nothing_and_lost_figures_are_refused(capsys, arguments, said):
+    with pytest.raises(SystemExit) as ended:
+        scenarios.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_the_defaults_are_what_the_page_speaks_of():
     sizes = {name: sizes for name, (_, sizes) in scenarios.SCENARIOS.items()}
     counts = ("transport", "messages", "saves", "damages", "signals", "configs", "helpers", "busy")

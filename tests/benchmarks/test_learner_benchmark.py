@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from helpers.training_runs import quiet
 from benchmark.parts import arithmetic, bare, learner
 from benchmark.parts.learner import LADDER, PLAIN, TRAINER, Side, measure
 from benchmark.peers import compare
+from benchmark.peers.side import PEERS
 from benchmark.peers.window import Window
 from benchmark.peers.workloads import TASKS
 from lrl.bench.measure import compared, write
@@ -128,6 +132,13 @@ def test_every_side_has_a_command(tmp_path, task, side):
     assert str(tmp_path / "pace.json") in " ".join(command)
     assert command[1:3] == ["-m", "lrl" if side.startswith("lrl") else "benchmark.peers.side"]
     assert command[len(command) - len(compare.SIDES[side]) :] == compare.SIDES[side]
+    files = [value for word, value in pairwise(command) if word == "--config"]
+    assert all(Path(file).is_file() for file in files)
+
+
+@pytest.mark.parametrize("module", PEERS.values())
+def test_every_other_library_has_a_module(module):
+    assert importlib.util.find_spec(module) is not None
 
 
 @pytest.mark.slow

@@ -301,7 +301,32 @@ def test_two_runs_do_not_keep_their_checkpoints_in_one_folder(tmp_path):
                 run()
 
     run(AfterEachStep(meanwhile))
+    (tmp_path / "checkpoints" / "last.ckpt").unlink()
     run()  # the folder is free again
+
+
+def test_a_run_does_not_replace_what_an_earlier_one_has_left(tmp_path):
+    def run(ckpt_path: Path | None = None, **settings: Any) -> None:
+        made = make_run(
+            tmp_path,
+            ActorLearnerCallback(5, 0, 5),
+            **{"logger": False, "default_root_dir": tmp_path, "limit_train_batches": 5, **settings},
+        )
+        made.fit(ckpt_path=ckpt_path)
+
+    run(max_steps=5)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    before = last.read_bytes()
+    with pytest.raises(
+        ConfigError, match=r"has last\.ckpt of an earlier run, which this one would"
+    ):
+        run(max_steps=5)
+    assert last.read_bytes() == before
+    run(max_steps=5, fast_dev_run=1)
+    run(last, max_steps=10)
+    (tmp_path / "metrics.csv").touch()
+    with pytest.raises(ConfigError, match=r"has metrics\.csv of an earlier run"):
+        run(last, max_steps=15)
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_hide_the_interrupt(

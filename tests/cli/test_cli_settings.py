@@ -136,7 +136,7 @@ MISTAKES = {
     "devices": (["--trainer.devices=two", "--trainer.accelerator=cpu"], "trainer.devices is two"),
     "precision": (["--trainer.precision", "64"], "trainer.precision is 64, but weights"),
     "threads": (["--data.learner_threads", "100000"], "learner_threads must be at most 1024, got"),
-    "seed": (["--seed_everything", "-5"], "-5 is not in bounds"),
+    "seed": (["--seed_everything", "-5"], "seed_everything is -5, but must be from 0 to"),
 }
 
 
@@ -450,4 +450,14 @@ def test_a_folder_is_claimed_before_loggers_and_settings_are_written_there(
     os.close(descriptor)
     assert code == 2
     assert "another run trains in" in err
+    code, _, err = project.call(monkeypatch, capsys, *arguments, "--data.replay.gamma=0.5")
+    assert code == 2
+    assert "last.ckpt of an earlier run, which this one would replace" in err
     assert (tmp_path / "mine" / "config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["../other", "/tmp/other", "a/../../b"])
+def test_a_name_does_not_leave_the_folder_of_all_runs(command, name):
+    code, _, err = command("fit", "--config", "base.yaml", "--name", name)
+    assert code == 2
+    assert f"--name is {name!r}, but must be the name of a folder in runs" in err

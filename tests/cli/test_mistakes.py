@@ -25,7 +25,13 @@ pytestmark = [
 ]
 
 RECIPES = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
-KNOWN = ["data.replay.capacity", "data.replay.batch_size", "trainer.max_steps", "model.encoder"]
+KNOWN = [
+    "data.env.id",
+    "data.replay.capacity",
+    "data.replay.batch_size",
+    "trainer.max_steps",
+    "model.encoder",
+]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,18 @@ def parser():
             "data.inference.num_serv is no setting: did you mean 'num_servers'?",
         ),
         ("--data.env.kwargs=5", "data.env.kwargs is 5, but must be a mapping"),
+        (
+            "--data.env=Acrobot-v1",
+            "data.env is 'Acrobot-v1', but must hold settings, such as data.env.id",
+        ),
+        (
+            '--model.encoder={"class_path":"lrl.networks.MLPEncoder","hidden_sizes":[8]}',
+            "model.encoder: what is set beside class_path goes under init_args",
+        ),
+        (
+            '--trainer.callbacks=[{"class_path":"EarlyStopping"}]',
+            "trainer.callbacks: EarlyStopping needs monitor under init_args",
+        ),
         (
             '--data.exploration={"class_path":["x"]}',
             "data.exploration is {'class_path': ['x']}, but must be the path of a class or null",

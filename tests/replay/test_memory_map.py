@@ -42,6 +42,18 @@ def test_frames_in_a_file_need_no_memory(tmp_path, monkeypatch):
         Replay(FRAMES, 200_000, 1, memory_map=str(tmp_path))
 
 
+def test_the_folder_may_be_given_from_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "frames").mkdir()
+    Replay(FRAMES, 1000, 1, memory_map="~/frames")
+
+
+def test_more_environments_than_there_is_memory_for_are_told(monkeypatch):
+    monkeypatch.setattr("lrl.replay.replay.available_bytes", lambda: 1_000_000)
+    with pytest.raises(ConfigError, match=r"not even one row of each of 500 environments \(of all"):
+        Replay(FRAMES, 50_000, 500)
+
+
 def test_a_missing_folder_and_a_full_disk_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"replay\.memory_map is .*nowhere, but there is no such"):
         Replay(FRAMES, 1000, 1, memory_map=str(tmp_path / "nowhere"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from lrl.parts.settings import check_types
+from lrl.parts.settings import is_a
 from lrl.types import ConfigError
 
 
@@ -27,6 +27,14 @@ def ends_of(setting: float | Schedule) -> tuple[float, float]:
     return value_at(setting, 0), value_at(setting, 2**62)
 
 
+def _check_numbers(schedule: Constant | Linear | Exponential) -> None:
+    for field in fields(schedule):
+        if not is_a(value := getattr(schedule, field.name), float):
+            raise ConfigError(
+                f"{type(schedule).__name__}.{field.name} is {value!r:.100}, but must be a number"
+            )
+
+
 @dataclass(frozen=True)
 class Constant(Schedule):
     """The same value at every step.
@@ -39,8 +47,8 @@ class Constant(Schedule):
     value: float
 
     def __post_init__(self) -> None:
-        """Refuse a wrong type."""
-        check_types(self, "Constant")
+        """Refuse what is no number."""
+        _check_numbers(self)
 
     def __call__(self, step: int) -> float:
         """Return the value."""
@@ -67,8 +75,8 @@ class Linear(Schedule):
     """Step at which the line begins."""
 
     def __post_init__(self) -> None:
-        """Refuse wrong types, a duration without a slope and a line that begins before the run."""
-        check_types(self, "Linear")
+        """Refuse what is no number, no slope and a line that begins before the run."""
+        _check_numbers(self)
         if self.duration < 1:
             raise ConfigError(f"duration must be at least 1 step, got {self.duration}")
         if self.begin < 0:
@@ -108,8 +116,8 @@ class Exponential(Schedule):
     """Value that the schedule would approach without end; 1 for a discount."""
 
     def __post_init__(self) -> None:
-        """Refuse wrong types, a duration without a slope and ends between which the limit lies."""
-        check_types(self, "Exponential")
+        """Refuse what is no number, no slope and ends between which the limit lies."""
+        _check_numbers(self)
         if self.duration < 1:
             raise ConfigError(f"duration must be at least 1 step, got {self.duration}")
         if not (self.start - self.limit) * (self.end - self.limit) > 0:

@@ -63,8 +63,10 @@ def _attacked(
     sizes: Sizes, folder: Path, number: str, start_method: str, timeout_seconds: float
 ) -> dict[str, Any]:
     """Train under attack in a process of its own."""
+    own = folder / start_method
+    own.mkdir()
     settings = {
-        "folder": str(folder), "seconds": sizes.seconds, "every": sizes.every,
+        "folder": str(own), "seconds": sizes.seconds, "every": sizes.every,
         "signals": [number], "actors": sizes.actors, "start_method": start_method,
         "timeout_seconds": timeout_seconds,
     }  # fmt: skip

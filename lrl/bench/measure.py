@@ -1,7 +1,7 @@
 """Figures with their spread.
 
 A machine's speed drifts, so a ratio is the median of the ratios of rounds, which cancels the drift
-where sides take turns; those of the ladder are measured one after the other.
+where sides take turns. The ladder's are measured one after the other: drift stays in its ratios.
 """
 
 from __future__ import annotations

@@ -421,7 +421,7 @@ class FolderClaim(TornDownAlways):
             self._drop()
 
     def check_unused(self, trainer: L.Trainer, checkpoint: str | Path | None) -> None:
-        """Refuse a folder in which a run would replace what an earlier one has left.
+        """Refuse a folder in which a run would replace the checkpoints of an earlier one.
 
         Args:
             trainer: Of the run.
@@ -433,13 +433,12 @@ class FolderClaim(TornDownAlways):
         folder = checkpoint_folder(trainer).parent
         if not trainer.is_global_zero or is_trial(trainer) or folder == self._own:
             return
-        goes_on = checkpoint and Path(checkpoint).resolve().is_relative_to(folder.resolve())
-        lost = [] if goes_on else sorted(file.name for file in folder.glob("checkpoints/*.ckpt"))
-        if (folder / "metrics.csv").is_file():
-            lost.append("metrics.csv")
-        if lost:
+        place = folder / "checkpoints"
+        goes_on = checkpoint and Path(checkpoint).resolve().parent == place.resolve()
+        lost = [name for name in ("best.ckpt", "last.ckpt") if (place / name).is_file()]
+        if lost and not goes_on:
             raise ConfigError(
-                f"{folder} has {' and '.join(lost)} of an earlier run, which this one would "
+                f"{place} has {' and '.join(lost)} of an earlier run, which this one would "
                 "replace: give the Trainer another default_root_dir, or its logger another "
                 "version, or move them away"
             )

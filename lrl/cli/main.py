@@ -116,21 +116,23 @@ class SettingsParser(LightningArgumentParser):
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:
         """Parse a configuration; what a user wrote is to have today's names, each once."""
-        check_yaml(content, f"--config {kwargs.get('path') or ''}".rstrip())
+        if not kwargs.get("path"):
+            check_yaml(content, "--config")
         if content.startswith(_SAVED):
             settings = translated(yaml.safe_load(content))
             content = yaml.safe_dump(settings, sort_keys=False)
         return super().parse_string(content, *args, **kwargs)
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Namespace:
-        """Parse a file; one that is no text is named."""
+        """Parse a file, of which mistakes are told with its path."""
         try:
-            return super().parse_path(path, *args, **kwargs)
+            check_yaml(Path(path).read_text(encoding="utf-8"), f"--config {path}")
         except UnicodeDecodeError as error:
             raise ConfigError(
                 f"--config {path} is no text in UTF-8 ({error.reason} in byte {error.start}): save "
                 "it as UTF-8; a checkpoint is given as --ckpt_path"
             ) from error
+        return super().parse_path(path, *args, **kwargs)
 
 
 class LrlCLI(LightningCLI):

@@ -152,7 +152,7 @@ def sentence(error: Exception, known: Iterable[str] = ()) -> str:
     if option and (renamed := _renamed(text, option[1])):
         return renamed
     plain = _in_plain_words(text).removesuffix(".")
-    if _BESIDE.search(plain):
+    if option and option[1] == "class_path" and _BESIDE.search(plain):
         return _BESIDE.sub(": what is set beside class_path goes under init_args", plain)
     meant = _meant(text, option, known)
     return f"{plain}: did you mean {meant!r}?" if meant else plain

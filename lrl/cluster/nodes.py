@@ -78,7 +78,7 @@ def packages_of(env: EnvConfig) -> list[str]:
     makers = [env.factory] if env.factory else [registering, spec and spec.entry_point]
     names = ["lrl", "torch", "numpy", "gymnasium"]
     for maker in makers:
-        path = getattr(maker, "__module__", "") if callable(maker) else maker or ""
+        path = (getattr(maker, "__module__", "") if callable(maker) else maker) or ""
         names += packages_distributions().get(re.split("[.:]", path)[0], ())
         if path.startswith("lrl.envs.minatar"):
             names.append("minatar")

@@ -56,8 +56,8 @@ class CategoricalHead(LayeredHead):
         support = torch.linspace(v_min, v_max, num_atoms, dtype=torch.float32)
         if not (support.isfinite().all() and (support.diff() > 0).all()):
             raise ConfigError(
-                f"head.num_atoms is {num_atoms}, which 32 bits cannot tell apart from head.v_min "
-                f"{v_min} to head.v_max {v_max}: set v_min and v_max nearer to 0, or fewer atoms"
+                f"head.v_min {v_min} to head.v_max {v_max} have no {num_atoms} evenly spaced atoms "
+                "in 32 bits: set both nearer to 0"
             )
         super().__init__(
             num_features, num_actions, num_atoms, hidden_size, dueling, noisy, noisy_sigma,

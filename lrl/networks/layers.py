@@ -154,6 +154,8 @@ def sigma_of(owner: str, noisy: bool, noisy_sigma: float) -> float | None:
     Raises:
         ConfigError: It is no such noise, or was set, but would do nothing.
     """
+    if not is_a(noisy, bool):
+        raise ConfigError(f"{owner}.noisy is {noisy!r}, but must be true or false")
     if noisy:
         check_positive(f"{owner}.noisy_sigma", noisy_sigma)
         return noisy_sigma

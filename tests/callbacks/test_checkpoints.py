@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -324,9 +325,10 @@ def test_a_run_does_not_replace_what_an_earlier_one_has_left(tmp_path):
     assert last.read_bytes() == before
     run(max_steps=5, fast_dev_run=1)
     run(last, max_steps=10)
-    (tmp_path / "metrics.csv").touch()
-    with pytest.raises(ConfigError, match=r"has metrics\.csv of an earlier run"):
-        run(last, max_steps=15)
+    elsewhere = tmp_path / "runs" / "checkpoints"
+    shutil.copytree(last.parent, elsewhere)
+    with pytest.raises(ConfigError, match=r"has last\.ckpt of an earlier run"):
+        run(elsewhere / "last.ckpt", max_steps=15)
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_hide_the_interrupt(

@@ -102,7 +102,9 @@ def test_noise_must_be_positive(sigma: float):
         ActionLayers(2, 2, noisy=True, noisy_sigma=sigma)
 
 
-def test_a_text_does_not_make_layers_dueling():
+def test_a_text_does_not_make_layers_dueling_or_noisy():
+    with pytest.raises(ConfigError, match=r"head\.noisy is 'false', but must be true or false"):
+        ActionLayers(2, 2, noisy="false")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"head\.dueling is 'false', but must be true or false"):
         ActionLayers(2, 2, dueling="false")  # pyright: ignore[reportArgumentType]
 

@@ -43,9 +43,9 @@ def project_categorical(
     """
     last = support.shape[0] - 1
     position = ((values - support[0]) * (last / (support[-1] - support[0]))).clamp(0, last)
-    lower = position.floor().clamp(max=last - 1)  # the last atom counts as an upper one
-    # A value that is NaN stays so in its share; as an index it would lie outside the support.
-    share, index = position - lower, lower.nan_to_num(0.0).long()
+    # The last atom counts as an upper one. A NaN is an index outside, but stays so in its share.
+    index = position.long().clamp(0, last - 1)
+    share = position - index
     projected = probabilities.new_zeros(values.shape[0], last + 1)
     projected.scatter_add_(1, index, probabilities * (1.0 - share))
     return projected.scatter_add_(1, index + 1, probabilities * share)

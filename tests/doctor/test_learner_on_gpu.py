@@ -95,7 +95,7 @@ def test_a_learner_step_reads_nothing_and_copies_once(tmp_path: Path, head: str,
         assert min(note.age for note in step if note.kind == "wait") >= kernels
 
 
-KERNELS = {"scalar": 49, "dueling": 248, "categorical": 78, "quantile": 59, "implicit": 87}
+KERNELS = {"scalar": 49, "dueling": 248, "categorical": 77, "quantile": 59, "implicit": 87}
 """Operations of a learner step that are no views, with a network of two layers."""
 
 

@@ -11,14 +11,10 @@ from typing import Any
 import lightning as L
 import torch
 
-from lrl.callbacks.checkpoints import (
-    BestCheckpoint,
-    checkpoint_folder,
-    is_trial,
-    save_checkpoint,
-)
+from lrl.callbacks.checkpoints import BestCheckpoint, save_checkpoint
 from lrl.callbacks.evaluation import PeriodicEvaluation
 from lrl.checkpoints.files import SaveError, temporary_beside
+from lrl.checkpoints.runs import checkpoint_folder, is_trial
 from lrl.evaluation.evaluator import Evaluator, EvaluatorPlan
 from lrl.learner.datamodule import datamodule_of
 from lrl.loggers.records import log_metrics

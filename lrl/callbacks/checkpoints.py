@@ -27,7 +27,7 @@ from lrl.checkpoints.files import (
     remove_leftovers,
     use_verified_io,
 )
-from lrl.checkpoints.runs import best_state, find_best
+from lrl.checkpoints.runs import best_state, checkpoint_folder, find_best, is_trial
 from lrl.evaluation.evaluator import EvaluatorError
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of
 from lrl.learner.dqn import DQN
@@ -347,22 +347,6 @@ try:
     import fcntl
 except ImportError:  # Windows has no locks of this kind
     fcntl = None
-
-
-def is_trial(trainer: L.Trainer) -> bool:
-    """Return whether a run only tries that it runs: its files would replace those of real ones."""
-    return bool(getattr(trainer, "fast_dev_run", 0))
-
-
-def checkpoint_folder(trainer: L.Trainer) -> Path:
-    """Return the run's folder of checkpoints; all ranks must call it."""
-    folder = str(trainer.log_dir or trainer.default_root_dir)
-    if "://" in folder:
-        raise ConfigError(
-            f"the run's folder is {folder}, but checkpoints are kept on a disk: give the Trainer's "
-            "logger a save_dir, or the Trainer a default_root_dir, that is a path of this machine"
-        )
-    return Path(folder) / "checkpoints"
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:

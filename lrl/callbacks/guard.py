@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lrl.callbacks.checkpoints import is_trial
+from lrl.checkpoints.runs import is_trial
 from lrl.parts.device_copies import HostCopy
 from lrl.preflight.callbacks import GuardsLosses
 from lrl.types import AnyBatch

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import lightning as L
 from typing_extensions import override
 
-from lrl.callbacks.checkpoints import checkpoint_folder, is_trial
 from lrl.checkpoints.replay_saver import ReplaySaver
+from lrl.checkpoints.runs import checkpoint_folder, is_trial
 from lrl.checkpoints.saved_replay import replay_folder
 from lrl.learner.datamodule import datamodule_of, dataset_of
 from lrl.preflight.callbacks import SavesReplay

@@ -16,9 +16,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from typing_extensions import override
 
 from lrl.actors.handle import ActorStatistics
-from lrl.callbacks.checkpoints import BestCheckpoint, is_trial
+from lrl.callbacks.checkpoints import BestCheckpoint
 from lrl.callbacks.metrics import Throughput
 from lrl.checkpoints.atomic_files import replace_file
+from lrl.checkpoints.runs import is_trial
 from lrl.diagnosis.verdict import RATIO, time_shares, verdict
 from lrl.diagnosis.watch import RunDiagnosis
 from lrl.learner.datamodule import datamodule_of, dataset_of

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import lightning as L
+
 from lrl.checkpoints.files import CheckpointError, read_checkpoint
 from lrl.checkpoints.saved_replay import (
     SavedReplayError,
@@ -30,6 +32,22 @@ _WRITTEN_BY_LIGHTNING = {"state_dict", "global_step", "pytorch-lightning_version
 def runs_folder(given: str) -> Path:
     """Return the folder of all runs, with `~` and `$VARIABLES` replaced, as loggers do."""
     return Path(os.path.expandvars(given)).expanduser()
+
+
+def is_trial(trainer: L.Trainer) -> bool:
+    """Return whether a run only tries that it runs: its files would replace those of real ones."""
+    return bool(getattr(trainer, "fast_dev_run", 0))
+
+
+def checkpoint_folder(trainer: L.Trainer) -> Path:
+    """Return the run's folder of checkpoints; all ranks must call it."""
+    folder = str(trainer.log_dir or trainer.default_root_dir)
+    if "://" in folder:
+        raise ConfigError(
+            f"the run's folder is {folder}, but checkpoints are kept on a disk: give the Trainer's "
+            "logger a save_dir, or the Trainer a default_root_dir, that is a path of this machine"
+        )
+    return Path(folder) / "checkpoints"
 
 
 def versions(runs: Path, name: str) -> list[Path]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lrl.parts.settings import check_section
+from lrl.parts.settings import check_positive, check_section
 from lrl.schedules import Linear, Schedule
 from lrl.types import ActionSpec, ConfigError
 
@@ -169,8 +169,7 @@ class Boltzmann(Exploration):
     def __post_init__(self) -> None:
         """Refuse temperatures that are not above 0."""
         for end, value in _ends("temperature", self.temperature):
-            if not 0.0 < value < float("inf"):
-                raise ConfigError(f"exploration.temperature{end} must be above 0, got {value}")
+            check_positive(f"exploration.temperature{end}", value)
 
     def select(self, q: npt.NDArray[np.float32], moment: Moment) -> npt.NDArray[np.int32]:
         """Return softmax samples among the allowed actions; see `Exploration.select`."""

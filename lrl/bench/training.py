@@ -26,6 +26,7 @@ import torch
 from lrl.bench import ladder
 from lrl.bench.measure import Measurement, compared, machine, table, write
 from lrl.checkpoints.atomic_files import check_place
+from lrl.parts.settings import check_positive
 from lrl.types import ConfigError
 
 WORKLOADS = {
@@ -254,8 +255,7 @@ def _check(
     _check_names("updates", updates, ladder.WORKLOADS)
     _check_sides(sides)
     for name, value in amounts.items():
-        if not 0 < value < math.inf:
-            raise ConfigError(f"--{name} is {value}: it must be above 0")
+        check_positive(f"--{name}", value)
 
 
 def _check_sides(sides: Sequence[str]) -> None:

@@ -105,8 +105,8 @@ class ActorLearnerCallback(CallbackGroup):
             self.requeue,  # when everything is saved
             RunFiles(self.best),  # a server may take its time
             RanksEnd(),
-            _Beginning(eval_period_learner_steps or 1000),
             self.claim,  # until nothing more is written
+            _Beginning(eval_period_learner_steps or 1000),  # after what may refuse the run
             SigintHold(),
         )
         super().__init__(parts)

@@ -22,10 +22,10 @@ from lrl.callbacks.metrics import Throughput
 from lrl.envs.protocols import GYMNASIUM
 from lrl.learner.datamodule import ReplayDataModule, datamodule_of, dataset_of
 from lrl.networks import QNetwork
+from lrl.parts.settings import check_positive
 from lrl.preflight.callbacks import callbacks_of, parts_of
 from lrl.preflight.cores import available_cores
 from lrl.replay import Replay
-from lrl.types import ConfigError
 
 _BAR_FORMAT = "{desc} {n_fmt}/{total_fmt} [{percentage:.0f}% {elapsed}<{remaining}]{postfix}"
 
@@ -50,8 +50,7 @@ class RLProgressBar(ProgressBar):
 
     def __init__(self, refresh_seconds: float = 0.5) -> None:
         super().__init__()
-        if refresh_seconds <= 0:
-            raise ConfigError(f"refresh_seconds must be above 0, got {refresh_seconds}")
+        check_positive("refresh_seconds", refresh_seconds)
         self.refresh_seconds = refresh_seconds
         self._enabled = True
         self._bar: _Bar | None = None

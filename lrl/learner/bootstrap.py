@@ -13,6 +13,7 @@ from torch import Tensor
 from lrl.functional.bootstrap import greedy_policy, masked, munchausen
 from lrl.networks.heads import BellmanTarget
 from lrl.networks.q_network import QNetwork
+from lrl.parts.settings import check_positive
 from lrl.types import Batch, ConfigError, Observation, map_leaves
 
 
@@ -107,8 +108,7 @@ class MunchausenBootstrap(BootstrapRule):
     def __init__(self, alpha: float = 0.9, temperature: float = 0.03, clip: float = -1.0) -> None:
         if not 0.0 <= alpha <= 1.0:
             raise ConfigError(f"bootstrap.alpha must be between 0 and 1, got {alpha}")
-        if not 0.0 < temperature < float("inf"):
-            raise ConfigError(f"bootstrap.temperature must be above 0, got {temperature}")
+        check_positive("bootstrap.temperature", temperature)
         if not clip <= 0.0:
             raise ConfigError(f"bootstrap.clip must be at most 0, got {clip}")
         self.alpha = alpha

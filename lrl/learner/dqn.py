@@ -34,7 +34,7 @@ from lrl.networks import (
 )
 from lrl.networks.multi_encoder import EMBEDDED_FROM
 from lrl.parts.recipe import Recipe, blamed_on
-from lrl.parts.settings import check_count, is_a
+from lrl.parts.settings import check_count, check_positive, is_a
 from lrl.preflight.callbacks import GuardsLosses, parts_of
 from lrl.preflight.run import BringsExperience, check_run
 from lrl.preflight.settings import is_logging_step, own_optimisation
@@ -173,11 +173,8 @@ class DQN(L.LightningModule):
             raise ConfigError(
                 f"model.target_update_tau must be a number above 0 and at most 1, got {tau!r}"
             )
-        if norm is not None and not (is_a(norm, float) and 0 < norm < float("inf")):
-            raise ConfigError(
-                f"model.gradient_clip_norm must be a number above 0, got {norm!r}; null clips "
-                "nothing"
-            )
+        if norm is not None:
+            check_positive("model.gradient_clip_norm", norm, ", or null to clip nothing")
         if updater not in _UPDATERS:
             raise ConfigError(f"model.updater is {updater!r}, but is one of {list(_UPDATERS)}")
         own = own_optimisation(updates, updater)

@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from lrl.functional.bootstrap import huber, select_action_value, td_target
 from lrl.functional.value_rescaling import rescale_value, unrescale_value
-from lrl.networks.layers import DEFAULT_SIGMA, ActionLayers, check_positive
+from lrl.networks.layers import DEFAULT_SIGMA, ActionLayers
+from lrl.parts.settings import check_positive
 from lrl.types import ConfigError
 
 

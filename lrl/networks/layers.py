@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lrl.networks.linear import Linear, linear
-from lrl.parts.settings import is_a
+from lrl.parts.settings import check_positive, is_a
 from lrl.types import ConfigError
 
 DEFAULT_SIGMA = 0.5
@@ -165,12 +165,6 @@ def sigma_of(owner: str, noisy: bool, noisy_sigma: float) -> float | None:
             f"no noise: set {owner}.noisy to true, or leave {owner}.noisy_sigma out"
         )
     return None
-
-
-def check_positive(name: str, value: float, otherwise: str = "") -> None:
-    """Refuse what is not a finite number above 0; `otherwise` names what else it may be."""
-    if not (is_a(value, float) and 0.0 < value < float("inf")):
-        raise ConfigError(f"{name} must be a finite number above 0{otherwise}, got {value!r}")
 
 
 def _in_full(values: Tensor) -> Tensor:

@@ -112,6 +112,21 @@ def check_count(name: str, value: object, least: int, meaning: str = "") -> None
         raise ConfigError(f"{name} must be at least {least}{meaning}, got {value}")
 
 
+def check_positive(name: str, value: object, otherwise: str = "") -> None:
+    """Check that a setting is a finite number above 0.
+
+    Args:
+        name: What it is called.
+        value: Its value.
+        otherwise: What else it may be, or why it must be above 0, for the message.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not (is_a(value, float) and 0.0 < value < float("inf")):  # type: ignore[operator]
+        raise ConfigError(f"{name} must be a finite number above 0{otherwise}, got {value!r}")
+
+
 def require(condition: bool, name: str, value: object, allowed: str) -> None:
     """Refuse a value of an environment's setting, in words that say what is allowed."""
     if not condition:

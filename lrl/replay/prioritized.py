@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lrl.parts.settings import check_positive
 from lrl.replay.samplers import TrackingSampler, not_enough_rows
 from lrl.replay.streams import IndexArray
 from lrl.replay.sum_tree import SumTree
@@ -180,11 +181,8 @@ class PrioritizedSampler(WeightedSampler):
         weight_normalisation: Literal["batch", "buffer"] = "batch",
     ) -> None:
         super().__init__(alpha, beta, weight_normalisation)
-        if not 0.0 < epsilon < float("inf"):
-            raise ConfigError(
-                f"PrioritizedSampler.epsilon must be above 0, got {epsilon}: rows whose priority "
-                "is 0 could never be drawn again"
-            )
+        reason = " (rows whose priority is 0 could never be drawn again)"
+        check_positive("PrioritizedSampler.epsilon", epsilon, reason)
         self.epsilon = epsilon
 
     def settings(self) -> dict[str, Any]:

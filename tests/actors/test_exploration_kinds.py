@@ -122,7 +122,9 @@ def test_extreme_values_and_temperatures_neither_overflow_nor_forbid(temperature
     ],
 )
 def test_temperatures_must_be_above_zero_at_both_ends(schedule, end):
-    with pytest.raises(ConfigError, match=rf"exploration\.temperature {end} must be above 0"):
+    with pytest.raises(
+        ConfigError, match=rf"exploration\.temperature {end} must be a finite number"
+    ):
         Boltzmann(schedule)
 
 

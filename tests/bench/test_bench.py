@@ -112,8 +112,8 @@ def test_both_workloads_are_trained_in_both_modes_unless_others_are_named(comman
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--rounds", "0"], "--rounds is 0: it must be above 0"),
-        (["--seconds", "-1"], "--seconds is -1.0: it must be above 0"),
+        (["--rounds", "0"], "--rounds must be a finite number above 0, got 0"),
+        (["--seconds", "-1"], "--seconds must be a finite number above 0, got -1.0"),
         (["--workloads", '["chess"]'], "--workloads has 'chess': name some of cartpole, pong"),
         (["--workloads", "[]"], "--workloads is empty: name some of cartpole, pong"),
         (

@@ -306,7 +306,7 @@ def test_two_runs_do_not_keep_their_checkpoints_in_one_folder(tmp_path):
     run()  # the folder is free again
 
 
-def test_a_run_does_not_replace_what_an_earlier_one_has_left(tmp_path):
+def test_a_run_does_not_replace_what_an_earlier_one_has_left(tmp_path, caplog):
     def run(ckpt_path: Path | None = None, **settings: Any) -> None:
         made = make_run(
             tmp_path,
@@ -318,10 +318,12 @@ def test_a_run_does_not_replace_what_an_earlier_one_has_left(tmp_path):
     run(max_steps=5)
     last = tmp_path / "checkpoints" / "last.ckpt"
     before = last.read_bytes()
+    caplog.clear()
     with pytest.raises(
         ConfigError, match=r"has last\.ckpt of an earlier run, which this one would"
     ):
         run(max_steps=5)
+    assert " parameters\n" not in caplog.text
     assert last.read_bytes() == before
     run(max_steps=5, fast_dev_run=1)
     run(last, max_steps=10)

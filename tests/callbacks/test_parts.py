@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -172,9 +173,9 @@ def test_a_disabled_progress_bar_is_silent(tmp_path, capfd):
     assert "learning" not in capfd.readouterr().err
 
 
-def test_progress_refuses_a_period_of_zero():
-    with pytest.raises(ConfigError, match="refresh_seconds must be above 0, got 0"):
-        RLProgressBar(refresh_seconds=0)
+def test_progress_refuses_a_period_that_is_no_number():
+    with pytest.raises(ConfigError, match="refresh_seconds must be a finite number above 0"):
+        RLProgressBar(refresh_seconds=math.nan)
 
 
 PRIORITISED = ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler)

@@ -119,7 +119,7 @@ def test_with_equal_networks_both_agents_have_the_same_loss(tiny_spec: EnvSpec):
     ("settings", "message"),
     [
         ({"alpha": 1.5}, r"bootstrap\.alpha must be between 0 and 1, got 1\.5"),
-        ({"temperature": 0.0}, r"bootstrap\.temperature must be above 0, got 0\.0"),
+        ({"temperature": 0.0}, r"bootstrap\.temperature must be a finite number above 0, got 0\.0"),
         ({"clip": 1.0}, r"bootstrap\.clip must be at most 0, got 1\.0"),
     ],
 )

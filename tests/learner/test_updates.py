@@ -352,7 +352,7 @@ def test_gradients_are_clipped_to_the_agents_norm(tiny_spec: EnvSpec, updates: i
 def test_a_norm_is_set_once(tmp_path):
     wrong: Any
     for wrong in (0.0, -1.0, float("inf"), float("nan"), "1", True):
-        with pytest.raises(ConfigError, match="gradient_clip_norm must be a number above 0, got"):
+        with pytest.raises(ConfigError, match="gradient_clip_norm must be a finite number above 0"):
             DQN(gradient_clip_norm=wrong)
     run = make_run(tmp_path, module=DQN(gradient_clip_norm=1.0), gradient_clip_val=2.0)
     with pytest.raises(ConfigError, match=r"gradient_clip_norm is 1\.0 and .* 2\.0: leave one"):

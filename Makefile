@@ -31,7 +31,7 @@ test: $(VENV)/.dev  ## the fast tests
 test-all: $(VENV)/.dev  ## all tests: also slow, learning and ddp
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.dev  ## format, lint, types, layers, spelling
+check: $(VENV)/.dev  ## format, lint, types, layers, spelling, pyproject.toml
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
@@ -63,5 +63,5 @@ regress: $(VENV)/.dev  ## train a dozen recipes and compare their scores with th
 chaos: $(VENV)/.dev  ## kill, stop, starve and damage everything, for about two hours
 	$(BIN)/python -m benchmark.chaos --json docs/reliability.json --page docs/reliability.md
 
-clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+clean:  ## remove the virtual environment, caches and what was built
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -70,19 +70,14 @@ class Algorithm:
             for task, runs in _runs().items()
             if task in names or any(task.startswith(f"{name}_") for name in stems)
         ]
-        pictures = [
-            f"![Evaluation returns of {stem}](images/{stem}.png)"
-            for stem in stems
-            if (DOCS / f"images/{stem}.png").exists()
-        ]
         if not rows:
-            return "\n\n".join(pictures)
+            return ""
         table = ["| task | environment | score per seed | median |", "| --- | --- | --- | --- |"]
         about = (
             "Mean return of the best checkpoint over episodes that neither training nor its "
             "evaluations use ([benchmarks.md](benchmarks.md))."
         )
-        return "\n\n".join(["## Scores", about, "\n".join([*table, *rows]), *pictures, ""])
+        return "\n\n".join(["## Scores", about, "\n".join([*table, *rows]), ""])
 
 
 def _runs() -> dict[str, list[dict[str, str]]]:

@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what was imported: its look at all of it takes 0.2 s.
 
-    The janitor has it look twice in every test.
+    The janitor has it look twice in every test that names it.
     """
     gc.collect()
     gc.freeze()

@@ -20,14 +20,16 @@ _UNITS = {"ms": "ms an update", "launches": "launches", "waits": "waits"}
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Return the figures of the files that a run of the script left; none of a failed stage."""
+    """Return the figures of the files that a run of the script left; None where there are none."""
     gpu, *_, torch = (folder / "machine.txt").read_text().splitlines()
     found: dict[str, Any] = {"gpu": gpu.split(",")[0], "torch": torch}
     tests = folder / "tests.txt"
     said = tests.read_text() if tests.exists() else ""
     of = folder / "tests_of.txt"
     found["tests_of"] = of.read_text().split() if of.exists() else []
-    found["tests"] = next(iter(re.findall(r"\d+ (?:passed|failed).* in .*s", said)), None)
+    found["tests"] = next(
+        iter(re.findall(r"\d+ (?:passed|failed|skipped|error).* in .*s", said)), None
+    )
     for name in ("ladder", "speed"):
         path = folder / f"{name}.json"
         found[name] = json.loads(path.read_text()) if path.exists() else None
@@ -54,7 +56,7 @@ def _pong(metrics: Path, summary: Path) -> dict[str, Any] | None:
         "evaluations": [
             {
                 "learner_step": int(row["step"]),
-                "seconds": round(at[int(row["step"])], 1),
+                "seconds": round(at[max(one for one in at if one <= int(row["step"]))], 1),
                 "return": float(row["eval/return_mean"]),
             }
             for row in rows
@@ -114,8 +116,8 @@ def _of_pong(pong: dict[str, Any]) -> list[str]:
         return ["No evaluation of Pong ended."]
     curve = ", ".join(f"{e['return']:.1f} ({e['seconds']:.0f} s)" for e in evaluations)
     reached = (
-        f"the first of {_GOAL:.0f} or more was {first['return']:.1f}, by weights that were "
-        f"{first['seconds']:.0f} s old"
+        f"the first of {_GOAL:.0f} or more was {first['return']:.1f}, after "
+        f"{first['seconds']:.0f} s of learning"
         if first
         else f"none reached {_GOAL:.0f}"
     )

@@ -9,13 +9,13 @@
 # For a shorter loan: stages by name, NETWORKS ('[nature]'), PONG_TIME (of training, 00:00:04:30), PONG_INDEX (host), and
 # TESTS, files or options of pytest. TAIL is how many lines of each stage are shown.
 set -uo pipefail
-out=$(realpath "${1:?usage: benchmark/gpu/run.sh OUT [stage ...]}")
+given=${1:?usage: benchmark/gpu/run.sh OUT [stage ...]}
+mkdir -p "$given" && out=$(realpath "$given") || exit 2
 shift
 stages=${*:-tests ladder speed pong}
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD:${PYTHONPATH:-}" PYTHONUNBUFFERED=1
-mkdir -p "$out"
 cores=$(nproc)
 
 stage() {  # name, seconds at most, command

@@ -30,6 +30,7 @@ from lrl.actors.exploration import EpsilonGreedy
 from lrl.actors.manager import ActorManager
 from lrl.actors.policy import LocalPolicyFactory, NetworkPolicy, publish_weights
 from lrl.actors.slot import ActorSlot
+from lrl.bench.measure import machine
 from lrl.envs import EnvConfig, make_spec
 from lrl.inference.config import InferenceConfig
 from lrl.inference.manager import InferenceManager
@@ -296,7 +297,9 @@ def main(arguments: list[str] | None = None) -> None:
             requests += measure_requests(name, *batch, options.requests, options.device)
     print(table(acting), table(requests), sep="\n\n")
     if options.json is not None:
-        options.json.write_text(json.dumps({"acting": acting, "requests": requests}, indent=2))
+        asked = {"seconds": options.seconds, "repeats": options.repeats, "device": options.device}
+        found = {"machine": machine(), **asked, "acting": acting, "requests": requests}
+        options.json.write_text(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

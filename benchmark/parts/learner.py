@@ -233,6 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=threads, default=1, help="threads of torch")
     parser.add_argument("--json", type=output, help="also write the figures to this file")
     options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)  # what is noted of this machine
     measurements: list[Measurement] = []
     for name in options.workloads:
         updates = updates_in(name, options.seconds)
@@ -241,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measurements += found
             print(table(found), flush=True)
     if options.json is not None:
-        write(options.json, measurements)
+        write(options.json, measurements, {"rounds": options.rounds, "seconds": options.seconds})
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def measure(rows: int, calls: int, device: str = "cpu", spec: EnvSpec = ATARI) -
         kind: Replay(spec, rows, NUM_STREAMS, sampler=sampler(), device=device)
         for kind, sampler in SAMPLERS.items()
     }
-    chunks = _chunks(spec)
+    chunks = make_chunks(spec)
     appends: dict[str, Callable[[int], object]] = {
         name: lambda number, buffer=buffer: buffer.add(chunks[number % len(chunks)])
         for name, buffer in buffers.items()
@@ -133,7 +133,7 @@ def measure_growth(
         device: Where the rows are stored.
         spec: Of the rows.
     """
-    chunks = _chunks(spec)
+    chunks = make_chunks(spec)
     found: list[Measurement] = []
     for kind, sampler in SAMPLERS.items():  # one after the other: a million frames take 7 GB
         buffers: dict[str, Replay] = {}
@@ -168,20 +168,19 @@ def _copying(buffers: dict[str, Replay], spec: EnvSpec, calls: int) -> list[Meas
     return found
 
 
-def compare_specs(specs: dict[str, EnvSpec], rows: int, calls: int = 300) -> list[Measurement]:
+def compare_specs(specs: dict[str, EnvSpec], rows: int) -> list[Measurement]:
     """Fill a buffer of each specification, and compare with the first by turns.
 
     Args:
         specs: Of the rows, by name.
         rows: Capacity of each buffer.
-        calls: Calls in one repetition; fewer with large batches.
     """
-    found: list[Measurement] = []
+    calls, found = 300, list[Measurement]()
     for kind, sampler in SAMPLERS.items():
         buffers: dict[str, Replay] = {}
         appends: dict[str, Callable[[int], object]] = {}
         for name, spec in specs.items():
-            buffer, chunks = Replay(spec, rows, NUM_STREAMS, sampler=sampler()), _chunks(spec)
+            buffer, chunks = Replay(spec, rows, NUM_STREAMS, sampler=sampler()), make_chunks(spec)
             _fill(buffer, chunks)
             buffers[name] = buffer
             appends[name] = lambda number, buffer=buffer, chunks=chunks: buffer.add(
@@ -197,7 +196,7 @@ def _fill(buffer: Replay, chunks: Sequence[Rows]) -> None:
         buffer.add(chunks[number % len(chunks)])
 
 
-def _chunks(spec: EnvSpec) -> list[Rows]:
+def make_chunks(spec: EnvSpec) -> list[Rows]:
     """Make the chunks of two episodes: to repeat them continues each stream correctly."""
     rng = np.random.default_rng(0)
     firsts = range(0, 2 * EPISODE_ROWS, CHUNK_ROWS // NUM_STREAMS)
@@ -246,7 +245,8 @@ def main(arguments: list[str] | None = None) -> None:
         found = measure_growth(options.rows, options.calls, options.device, spec)
     print(table(found))
     if options.json is not None:
-        write(options.json, found)
+        asked = {"calls": options.calls, "frame_side": options.frame_side, "device": options.device}
+        write(options.json, found, asked)
 
 
 if __name__ == "__main__":

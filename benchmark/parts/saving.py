@@ -13,14 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 from benchmark.arguments import count
 from benchmark.parts.replay import (
     CHUNK_ROWS,
-    EPISODE_ROWS,
     NUM_STREAMS,
-    make_chunk,
+    make_chunks,
     with_frame_side,
 )
 from lrl.checkpoints.replay_saver import ReplaySaver
@@ -36,9 +33,7 @@ def measure(
 ) -> dict[str, float]:
     """Fill a buffer, save it twice and load it; return figures by name."""
     buffer = Replay(spec, rows, NUM_STREAMS, sampler=SAMPLERS[sampler]())
-    rng = np.random.default_rng(0)
-    firsts = range(0, 2 * EPISODE_ROWS, CHUNK_ROWS // NUM_STREAMS)
-    chunks = [make_chunk(rng, first, spec) for first in firsts]
+    chunks = make_chunks(spec)
     _append(buffer, chunks, rows + CHUNK_ROWS)
     saver = ReplaySaver(folder, buffer, {})
     figures = {"batches_per_second": _batches_per_second(buffer, saver, 0.5)}

@@ -15,12 +15,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from benchmark.arguments import count, output
+from benchmark.parts.replay import ATARI
+from lrl.bench.measure import machine
 from lrl.replay import Replay
 from lrl.transport import ActorEnd, Channel, ChunkLayout, ChunkQueue, WeightStore
-from lrl.types import EnvSpec, RowKind, Rows
+from lrl.types import RowKind, Rows
 
-ATARI = EnvSpec.box((4, 84, 84), "uint8", num_actions=6, frame_stack=4, frame_skip=4)
-NATURE_PARAMETERS = 1_684_128
+NATURE_PARAMETERS = 1_687_206  # with six actions
 _CHUNKS = 16
 _KEPT_ROWS = 4096
 
@@ -72,13 +73,13 @@ def measure_rows(
     return Result(name, "rows", received / seconds, received * row_bytes / seconds)
 
 
-def measure_weights(seconds: float = 1.0) -> list[Result]:
+def measure_weights() -> list[Result]:
     """Publish and read the vector of a Nature network in this process."""
     store = WeightStore(NATURE_PARAMETERS)
     vector = np.random.default_rng(0).random(NATURE_PARAMETERS, dtype=np.float32)
     out = np.empty_like(vector)
     spent = {"publish weights": 0.0, "read weights": 0.0}
-    version, deadline = 0, time.perf_counter() + seconds
+    version, deadline = 0, time.perf_counter() + 1.0
     while time.perf_counter() < deadline:
         before = time.perf_counter()
         store.publish(vector, version)
@@ -160,7 +161,12 @@ def main() -> None:
         gigabytes = result.bytes_per_second / 1e9
         print(f"{result.name:42} {result.per_second:12,.0f} {result.unit:9} {gigabytes:6.2f}")
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2))
+        found = {
+            "machine": machine(),
+            "rows": arguments.rows,
+            "results": list(map(asdict, results)),
+        }
+        arguments.json.write_text(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import numpy as np
 from lrl.envs import AtariConfig, EnvConfig, StreamEnvs, make_envs
 
 
-def rollout(envs: StreamEnvs, seeds, steps, seed=0) -> list[Any]:
+def rollout(envs: StreamEnvs, seeds, steps) -> list[Any]:
     """Return the observations, rewards and end flags of random actions."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     observation = envs.reset(seeds)
     trace = [(observation, np.zeros(len(seeds)), *np.zeros((2, len(seeds)), bool))]
     for _ in range(steps):

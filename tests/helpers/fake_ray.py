@@ -138,7 +138,7 @@ class FakeRay:
             raise ObjectLostError
         if actor.is_silent:
             raise GetTimeoutError
-        if call.method == "decide":  # the calls of such an actor wait for each other nowhere
+        if call.method == "decide":  # the calls of such an actor never wait for each other
             actor.calls.remove(call)
         else:
             others = [c for c in actor.calls if c.method != "decide"]

@@ -1,7 +1,7 @@
 """Makes the golden files of a release: `PYTHONPATH=.:tests python -m helpers.golden`.
 
-Run it once for each release, and never change or delete the files of earlier ones in tests/data:
-later versions must load them for ever, or refuse them with a sentence.
+Run it once for each release, and never change or delete the files in tests/data: later versions
+must load them for ever, or refuse them with a sentence. (`lrl-0.1.0.yaml` is of a run of 0.1.0.)
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ def golden_replay() -> Replay:
 
 def main() -> None:
     """Train for a moment and keep the last checkpoint; save a replay."""
+    if (kept := DATA / f"lrl-{__version__}.ckpt").exists():
+        raise SystemExit(f"{kept} is there: its release has been made")
     with tempfile.TemporaryDirectory() as folder:
         data = small_data(env=EnvConfig("CartPole-v1"))
         callback = ActorLearnerCallback(5, 10, 10)
         run = make_run(Path(folder), callback, module=golden_agent(), data=data).fit()
-        shutil.copy(run.checkpoint("last"), DATA / f"lrl-{__version__}.ckpt")
+        shutil.copy(run.checkpoint("last"), kept)
     saver = ReplaySaver(DATA / f"lrl-{__version__}-replay", golden_replay(), {"ranks": 1})
     save(saver, 20, {"episodes": 3})
 

@@ -125,9 +125,9 @@ def start(method: str, target: Callable[..., object], *args: object) -> BaseProc
     return process
 
 
-def finish(process: BaseProcess, seconds: float = 30.0) -> int | None:
+def finish(process: BaseProcess) -> int | None:
     """Wait for a process, forget it and return its exit code."""
-    process.join(seconds)
+    process.join(30)
     code = process.exitcode
     process.kill()
     process.join()

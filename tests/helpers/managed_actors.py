@@ -74,10 +74,10 @@ class Learner:
         while self.take():
             pass
 
-    def take_until(self, condition: Callable[[], bool], what: str, seconds: float = 100.0) -> None:
-        deadline = time.monotonic() + seconds
+    def take_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + 100.0
         while not condition():
-            assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
+            assert time.monotonic() < deadline, f"not in 100 s: {what}"
             self.take(0.05)
             self.manager.check()
 

@@ -227,7 +227,7 @@ def rank_processes(group: int, command: bytes = b"helpers.endless_run") -> dict[
 
 
 def environment_for_subprocess() -> dict[str, str]:
-    """The environment of a script: it finds lrl and these helpers, and stays off the network."""
+    """The environment of a script: it finds lrl and these helpers."""
     root = Path(__file__).parents[2]
     paths = [str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

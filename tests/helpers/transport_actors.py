@@ -145,6 +145,8 @@ class Learner:
         self.drain()
         for process in self.processes.values():
             process.join(100)
+        codes = {key: process.exitcode for key, process in self.processes.items()}
+        assert set(codes.values()) <= {0}, codes
 
     def close(self) -> None:
         self.chunk_queue.close()

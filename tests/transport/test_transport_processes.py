@@ -120,7 +120,6 @@ def test_stop_sends_the_last_partial_chunk(learner):
     learner.stop()
     totals = learner.chunk_queue.totals()
     assert totals.produced == totals.received
-    assert [process.exitcode for process in learner.processes.values()] == [0, 0]
 
 
 def test_killed_learner_ends_a_waiting_writer(tmp_path):

@@ -1,6 +1,7 @@
 """What imports what: actors stay light, and importing changes nothing in the process."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,3 +152,12 @@ def test_no_module_changes_anything_in_the_process():
     result = run_watched("import lightning.pytorch.cli", everything)
     assert result["changed"] == []
     assert "lightning" in result["loaded"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [("pyproject.toml", r'^version = "(.+)"$'), ("CITATION.cff", r"^version: (.+)$")],
+)
+def test_the_version_is_the_same_everywhere(name: str, pattern: str):
+    text = (Path(__file__).parents[1] / name).read_text()
+    assert re.findall(pattern, text, re.MULTILINE) == [lrl.__version__]

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from benchmark.pages import put_between
 
 _GOAL = 18.0
@@ -56,7 +58,7 @@ def _pong(metrics: Path, summary: Path) -> dict[str, Any] | None:
         "evaluations": [
             {
                 "learner_step": int(row["step"]),
-                "seconds": round(at[max(one for one in at if one <= int(row["step"]))], 1),
+                "seconds": round(float(np.interp(int(row["step"]), [*at], [*at.values()])), 1),
                 "return": float(row["eval/return_mean"]),
             }
             for row in rows

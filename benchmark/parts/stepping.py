@@ -18,7 +18,6 @@ import time
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from ale_py import AtariVectorEnv
 
@@ -78,8 +77,8 @@ def two_groups(seconds: float) -> float:
 def half_batches(seconds: float) -> float:
     """Return the same with ale-py's batches of those environments that are ready first."""
     policy, envs = _policy(), _vector(ENVS, batch_size=ENVS // 2)
-    envs.reset(seed=0)  # answers the first half, without waiting for the other
-    envs.send(policy(np.zeros((ENVS // 2, 4, 84, 84), np.uint8))[0].argmax(axis=1))
+    observation, _ = envs.reset(seed=0)  # of the first half; the other is waited for here
+    envs.send(policy(observation)[0].argmax(axis=1))
     observation = envs.recv()[0]
     steps, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:

@@ -318,6 +318,7 @@ def test_a_run_does_not_replace_what_an_earlier_one_has_left(tmp_path, caplog):
     run(max_steps=5)
     last = tmp_path / "checkpoints" / "last.ckpt"
     before = last.read_bytes()
+    assert " parameters\n" in caplog.text
     caplog.clear()
     with pytest.raises(
         ConfigError, match=r"has last\.ckpt of an earlier run, which this one would"

@@ -59,6 +59,12 @@ def test_a_run_that_ended_early_has_what_it_had(folder: Path):
     assert "5 passed" in section(collect(folder))
 
 
+@pytest.mark.parametrize("closing", ["5 errors in 3.1s", "1 error in 0.50s", "2 failed in 1.5s"])
+def test_the_tests_closing_line_is_found_when_none_passed(folder: Path, closing: str):
+    (folder / "tests.txt").write_text(f"EEEEE\nERROR test_on_gpu.py - no GPU\n{closing}\n")
+    assert collect(folder)["tests"] == closing
+
+
 def test_a_stage_that_failed_is_left_out(folder: Path):
     for name in ("tests.txt", "metrics.csv"):
         (folder / name).unlink()

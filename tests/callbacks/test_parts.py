@@ -173,9 +173,10 @@ def test_a_disabled_progress_bar_is_silent(tmp_path, capfd):
     assert "learning" not in capfd.readouterr().err
 
 
-def test_progress_refuses_a_period_that_is_no_number():
+@pytest.mark.parametrize("seconds", [0.0, math.nan])
+def test_progress_refuses_a_period_that_is_no_positive_number(seconds):
     with pytest.raises(ConfigError, match="refresh_seconds must be a finite number above 0"):
-        RLProgressBar(refresh_seconds=math.nan)
+        RLProgressBar(refresh_seconds=seconds)
 
 
 PRIORITISED = ReplayConfig(capacity=2000, batch_size=8, sampler=PrioritizedSampler)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.managed_actors import VERSION, Learner, faulty
 from helpers.odd_envs import Witness
-from helpers.training_runs import wait_for
+from helpers.waiting import wait_for
 
 from lrl.actors.exploration import EpsilonGreedy, EpsilonSpread, Greedy, PerActor
 from lrl.actors.slot import ActorSlot

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.managed_actors import faulty
-from helpers.training_runs import environment_for_subprocess, wait_for
+from helpers.training_runs import environment_for_subprocess
+from helpers.waiting import wait_for
 
 from lrl.actors.manager import ActorError
 from lrl.testing import LedgerEnv

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.managed_actors import faulty
-from helpers.training_runs import wait_for
+from helpers.waiting import wait_for
 
 from lrl.actors.config import ActorConfig
 from lrl.actors.manager import ActorError

@@ -16,11 +16,8 @@ import pytest
 import torch
 import yaml
 from helpers.command_line import Project, quiet_commands
-from helpers.training_runs import (
-    kill_group,
-    process_group,
-    wait_for,
-)
+from helpers.training_runs import kill_group, process_group
+from helpers.waiting import wait_for
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from benchmark.chaos.checkpoints import some_checkpoint

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers.command_line import BASE, Project, quiet_commands
-from helpers.training_runs import wait_for
+from helpers.waiting import wait_for
 from helpers.wandb_files import records
 from lightning.pytorch.loggers import WandbLogger
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import Project
-from helpers.training_runs import environment_for_subprocess, wait_for
+from helpers.training_runs import environment_for_subprocess
+from helpers.waiting import wait_for
 
 from benchmark.chaos.cluster import Watched, silence, three_nodes, wake
 from lrl.inference.config import InferenceConfig

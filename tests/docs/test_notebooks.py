@@ -8,7 +8,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers.training_runs import environment_for_subprocess, processes_of, wait_for
+from helpers.training_runs import environment_for_subprocess, processes_of
+from helpers.waiting import wait_for
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples/notebooks").glob("*.ipynb"))
 FEWER_STEPS = "max_steps = 100"

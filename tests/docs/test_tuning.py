@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from helpers.training_runs import environment_for_subprocess, processes_of, quiet, wait_for
+from helpers.training_runs import environment_for_subprocess, processes_of, quiet
+from helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, *quiet]
 EXAMPLES = Path(__file__).parents[2] / "examples"

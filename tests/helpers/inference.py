@@ -37,13 +37,6 @@ class Clock:
         self.module = SimpleNamespace(monotonic=lambda: self.now, sleep=time.sleep)
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 100.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def in_background(function: Callable[..., Any], *args: object) -> Future[Any]:
     """Call in a thread that nobody has to wait for."""
     future: Future[Any] = Future()

@@ -8,7 +8,6 @@ import functools
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import lightning as L
 import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
+from helpers.waiting import wait_for
 from lrl import (
     DQN,
     ActorConfig,
@@ -158,14 +158,6 @@ def make_run(
         if isinstance(callback, ActorLearnerCallback) and data.actors.num_actors == 0:
             callback.weight_sync.asked_period = DEFAULT_SYNC_PERIOD
     return Run(L.Trainer(**{**settings, **trainer}), module or small_agent(), data)
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 100.0) -> None:
-    """Wait until a condition holds; fail the test if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
-        time.sleep(0.01)
 
 
 def once_all_act(trainer: L.Trainer, batch: object) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.inference import Clock, in_background, observation_of, wait_until
+from helpers.inference import Clock, in_background, observation_of
 from helpers.served_learner import ENCODER, SPEC, Faults, ServedLearner, reply_to
+from helpers.waiting import wait_for
 
 from lrl.actors.process import Pulse
 from lrl.inference.figures import LATENCY_EDGES
@@ -218,14 +219,14 @@ def test_a_full_batch_runs_at_once_and_a_long_delay_does_not_deafen(make: Callab
         requesters[0].ask(observation_of(0, 1, 1, 4))
         assert requesters[0].wait(0.3) is None
         learner.slots.server["heartbeat"] = 0.0
-        wait_until(lambda: learner.slots.server["heartbeat"] > 0, seconds=10.0)
+        wait_for(lambda: learner.slots.server["heartbeat"] > 0, "a heartbeat", seconds=10.0)
         requesters[2].ask(observation_of(2, 1, 1, 4))
         for slot in (0, 2):
             values, _ = reply_to(requesters[slot], 10.0)
             expected = learner.values(0, observation_of(slot, 1, 1, 4))
             np.testing.assert_allclose(values, expected, atol=1e-5, rtol=0)
         requesters[1].ask(observation_of(1, 1, 1, 4))
-        wait_until(lambda: learner.server.requests.seconds_waited() is not None)
+        wait_for(lambda: learner.server.requests.seconds_waited() is not None, "a request")
     assert learner.slots.server["batches"] == 1  # and it stopped with a request that waited
 
 

@@ -14,8 +14,8 @@ from helpers.inference import (
     in_background,
     signed,
     take_all,
-    wait_until,
 )
+from helpers.waiting import wait_for
 
 from lrl.actors.process import Pulse
 from lrl.actors.slot import ActorSlot
@@ -57,7 +57,7 @@ def take_one(queue: RequestQueue) -> Taken:
         queue.collect(0.001)
         return queue.seconds_waited() is not None
 
-    wait_until(has_come)
+    wait_for(has_come, "a request")
     return queue.take()
 
 
@@ -95,7 +95,7 @@ def test_what_was_asked_ahead_is_not_used_for_another_array(policy, slots, answe
         echo(queue, take_all(queue))
     queue.collect(0.001)
     caller = in_background(policy, first + 1)
-    wait_until(lambda: slots.layout.views(slots.block).asked["number"][1] == 2)
+    wait_for(lambda: slots.layout.views(slots.block).asked["number"][1] == 2, "request 2")
     assert serve_one(queue) == [[2, 6]]
     assert caller.result(30.0)[0].tolist() == [[2, 6]]
 
@@ -140,7 +140,7 @@ def test_waiting_actors_show_that_they_are_alive(policy, writer, slots):
     caller = in_background(policy, signed(1, 5))
     for _ in range(2):
         writer.counters["heartbeat"] = 0.0
-        wait_until(lambda: writer.counters["heartbeat"] > 0)
+        wait_for(lambda: writer.counters["heartbeat"] > 0, "a heartbeat")
     with Echo(slots):
         assert caller.result(30.0)[0].tolist() == [[1, 5]]
 
@@ -175,7 +175,7 @@ def test_the_pulse_ends_waiting_when_the_time_of_grace_is_over(channel, writer, 
 def test_a_call_without_a_server_ends_when_the_learner_says_stop(channel, writer, slots):
     policy = RemotePolicy(Requester(slots.client(0), 0), Pulse(writer, grace_seconds=0.1))
     caller = in_background(policy, signed(0, 1))
-    wait_until(lambda: writer.counters["heartbeat"] > 0)
+    wait_for(lambda: writer.counters["heartbeat"] > 0, "a heartbeat")
     assert not caller.done()
     channel.request_stop()
     with pytest.raises(StopRequested):

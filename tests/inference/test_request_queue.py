@@ -23,8 +23,8 @@ from helpers.inference import (
     start,
     take_all,
     values_of,
-    wait_until,
 )
+from helpers.waiting import wait_for
 
 from lrl.actors.actor import Decision
 from lrl.inference.figures import LATENCY_EDGES
@@ -253,7 +253,7 @@ def test_killed_actors_spoil_nothing():
         processes = [launch(slot) for slot in range(3)]
         for _ in range(15):
             goal = slots.counted()["requests"] + 100
-            wait_until(lambda goal=goal: slots.counted()["requests"] > goal)
+            wait_for(lambda goal=goal: slots.counted()["requests"] > goal, "100 more requests")
             time.sleep(0.01 * rng.random())
             victim = rng.randrange(3)
             processes[victim].kill()

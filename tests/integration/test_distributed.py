@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from helpers.command_line import BASE
-from helpers.training_runs import environment_for_subprocess, process_group, wait_for
+from helpers.training_runs import environment_for_subprocess, process_group
+from helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.ddp, pytest.mark.slow]
 

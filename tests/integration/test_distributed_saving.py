@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.training_runs import environment_for_subprocess, process_group, wait_for
+from helpers.training_runs import environment_for_subprocess, process_group
+from helpers.waiting import wait_for
 
 from lrl.checkpoints.files import read_checkpoint
 

@@ -24,8 +24,8 @@ from helpers.training_runs import (
     quiet,
     shared_blocks,
     small_data,
-    wait_for,
 )
+from helpers.waiting import wait_for
 
 from benchmark.leftovers import named_segments, segments_since
 from lrl import ActorLearnerCallback

@@ -17,8 +17,8 @@ from helpers.training_runs import (
     make_run,
     quiet,
     small_data,
-    wait_for,
 )
+from helpers.waiting import wait_for
 
 from lrl import ActorLearnerCallback, EnvConfig, RateLimiterConfig
 from lrl.actors.manager import ActorError

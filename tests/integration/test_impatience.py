@@ -10,7 +10,8 @@ import time
 import pytest
 import torch
 from helpers.command_line import Project
-from helpers.training_runs import kill_group, process_group, wait_for
+from helpers.training_runs import kill_group, process_group
+from helpers.waiting import wait_for
 
 
 @pytest.mark.slow

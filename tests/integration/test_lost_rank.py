@@ -15,8 +15,8 @@ from helpers.training_runs import (
     kill_group,
     process_group,
     rank_processes,
-    wait_for,
 )
+from helpers.waiting import wait_for
 
 pytestmark = [
     pytest.mark.ddp,

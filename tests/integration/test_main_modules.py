@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.training_runs import environment_for_subprocess, kill_group, process_group, wait_for
+from helpers.training_runs import environment_for_subprocess, kill_group, process_group
+from helpers.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 SCRIPT = """

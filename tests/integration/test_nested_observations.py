@@ -25,8 +25,8 @@ from helpers.training_runs import (
     quiet,
     small_data,
     spy_on_rows,
-    wait_for,
 )
+from helpers.waiting import wait_for
 
 from lrl import (
     DQN,

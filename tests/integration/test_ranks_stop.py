@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import Project
-from helpers.training_runs import kill_group, process_group, rank_processes, wait_for
+from helpers.training_runs import kill_group, process_group, rank_processes
+from helpers.waiting import wait_for
 
 from lrl.checkpoints.files import read_checkpoint
 

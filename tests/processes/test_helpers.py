@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.training_runs import (
-    environment_for_subprocess,
-    kill_group,
-    process_group,
-    wait_for,
-)
+from helpers.training_runs import environment_for_subprocess, kill_group, process_group
+from helpers.waiting import wait_for
 
 from lrl.actors.manager import ActorError
 from lrl.processes import helpers

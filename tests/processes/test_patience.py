@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.managed_actors import faulty
-from helpers.training_runs import wait_for
+from helpers.waiting import wait_for
 
 from lrl.processes import patience
 from lrl.processes.patience import Patience

@@ -8,12 +8,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from helpers.training_runs import (
-    environment_for_subprocess,
-    kill_group,
-    process_group,
-    wait_for,
-)
+from helpers.training_runs import environment_for_subprocess, kill_group, process_group
+from helpers.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone can be asked for it")
 

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.training_runs import environment_for_subprocess, wait_for
+from helpers.training_runs import environment_for_subprocess
+from helpers.waiting import wait_for
 
 from lrl.ranks.meeting import is_lost_connection
 from lrl.ranks.watch import LostRankError, RankWatch, _how

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.training_runs import wait_for
+from helpers.waiting import wait_for
 
 from benchmark.leftovers import left_since, named_segments, segments_since, take_inventory
 

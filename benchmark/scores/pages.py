@@ -25,6 +25,7 @@ PAGE = Path("docs/benchmarks.md")
 README = Path("README.md")
 PUBLISHED = Path("docs/published")
 IMAGES = Path("docs/images")
+_AUTHORS = "dqn_1m_frames"
 _BEGIN, _END = re.compile(r"<!-- campaign (\w+) -->"), "<!-- end of campaign -->"
 
 
@@ -132,16 +133,27 @@ def evidence(
 
 
 def answered(readme: str) -> str:
-    """Return the README with what the runs of Atari-100k say of the published scores.
+    """Return the README with what the runs say of the published scores.
 
     Raises:
         ValueError: Some rows are of other recipes or tests than the present ones.
     """
+    minatar = plan.load("minatar")
+    said = " ".join(
+        [
+            f"{_of_atari()} ([game by game](docs/benchmarks.md#atari-100k)).",
+            beside_authors(recorded_rows(minatar)[0], read_rows(PUBLISHED / "minatar.csv")),
+        ]
+    )
+    said = fill(said, 110, break_long_words=False, break_on_hyphens=False)
+    return put_between(readme, "<!-- papers -->", "<!-- end of papers -->", f"\n{said}")
+
+
+def _of_atari() -> str:
     campaign = plan.load("atari100k")
     recorded_rows(campaign)
     panel = pictures.panel_of(HOME / "atari100k.csv", PUBLISHED / "atari100k.csv")
-    if panel is None:
-        return readme
+    assert panel is not None, "docs/campaigns/atari100k.csv has no rows"
     found = panel.aggregates()
     ours, published = found[f"der{pictures.OF_MEANS}"], found["der_van_hasselt_2019"]
     figures = [
@@ -151,14 +163,39 @@ def answered(readme: str) -> str:
     iqm = found["der"]["IQM"]
     between = "" if iqm.low is None else f", 95 % interval {iqm.low:.3f} to {iqm.high:.3f}"
     few = sum(len(scores) < 2 for scores in panel.scores["der"])
-    said = (
-        f"human-normalised over {len(panel.tasks)} of {len(campaign.tasks)} games and "
+    return (
+        "Data-efficient Rainbow on Atari-100k: human-normalised over "
+        f"{len(panel.tasks)} of {len(campaign.tasks)} games and "
         f"{sum(map(len, panel.scores['der']))} runs. Of each game's mean, as published: "
         f"{', '.join(figures[:-1])} and {figures[-1]}. Of single runs the interquartile mean is "
         f"{iqm.value:.3f}{between}"
         + (f"; {few} games have one run, so that there are no intervals" if few else "")
     )
-    return put_between(readme, "<!-- papers -->", "<!-- end of papers -->", fill(said, 76))
+
+
+def beside_authors(rows: Sequence[Row], published: Sequence[Row]) -> str:
+    """Return how DQN scores on MinAtar beside what its authors published.
+
+    Args:
+        rows: Runs of the campaign `minatar`.
+        published: Scores by `task` and `algorithm`.
+    """
+    dqn = [row for row in rows if row["algorithm"] == "dqn" and row["outcome"] == "done"]
+    theirs = {row["task"]: row["score"] for row in published if row["algorithm"] == _AUTHORS}
+    scores = {task: [float(row["score"]) for row in dqn if row["task"] == task] for task in theirs}
+    said = [
+        f"{task} {mean(ours):.1f} ({_counted(ours)}; published {theirs[task]})"
+        for task, ours in scores.items()
+        if ours
+    ]
+    return (
+        "DQN on MinAtar, with its authors' settings and a million frames: "
+        f"{', '.join(said)} ([all algorithms](docs/benchmarks.md#minatar-a-million-frames))."
+    )
+
+
+def _counted(runs: Sequence[float]) -> str:
+    return "1 run" if len(runs) == 1 else f"{len(runs)} runs"
 
 
 def _few_seeds(curves: Sequence[Row]) -> str:

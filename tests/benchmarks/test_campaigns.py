@@ -632,6 +632,25 @@ def test_statistics_are_of_the_tasks_that_have_runs(games, tmp_path):
     ]
 
 
+def test_dqn_stands_beside_what_its_authors_published():
+    def rows(*cells: str) -> list[records.Row]:
+        names = ("task", "algorithm", "score", "outcome")
+        return [dict(zip(names, cell.split(), strict=False)) for cell in cells]
+
+    published = rows(
+        "Breakout dqn_1m_frames 9", "Breakout dqn_5m_frames 10", "Asterix dqn_1m_frames 12"
+    )
+    ours = rows(
+        "Breakout dqn 14 done",
+        "Breakout dqn 8 done",
+        "Breakout dqn x failed",
+        "Breakout iqn 24 done",
+    )
+    assert ": Breakout 11.0 (2 runs; published 9) ([all" in pages.beside_authors(ours, published)
+    ours += rows("Asterix dqn 12.3 done", "Seaquest dqn 5 done")
+    assert "9), Asterix 12.3 (1 run; published 12) ([" in pages.beside_authors(ours, published)
+
+
 def test_a_page_has_no_statistics_if_every_run_failed(games, tmp_path):
     head, *rows = csv.reader((tmp_path / "games.csv").read_text().splitlines())
     place = head.index("score")

@@ -123,7 +123,7 @@ def evidence(
         of_some = f"\nOver the {done} of {tasks} tasks that have runs:\n" if done < tasks else ""
         text = f"{of_some}\n{table}{_few_runs(panel)}"
     if curves:
-        found["curves"] = pictures.curves_picture(curves)
+        found |= pictures.curves_pictures(curves)
         text += _few_seeds(curves)
     named = {f"campaign_{campaign.name}_{what}.png": data for what, data in found.items()}
     text += "".join(
@@ -190,7 +190,8 @@ def beside_authors(rows: Sequence[Row], published: Sequence[Row]) -> str:
     ]
     return (
         "DQN on MinAtar, with its authors' settings and a million frames: "
-        f"{', '.join(said)} ([all algorithms](docs/benchmarks.md#minatar-a-million-frames))."
+        f"{', '.join(said)} ([all algorithms](docs/benchmarks.md#minatar-a-million-frames); theirs "
+        "are training episodes with epsilon 0.1)."
     )
 
 
@@ -231,6 +232,7 @@ _CAPTIONS = {
     "scores": "Statistics over the tasks, with 95 % intervals where each has several runs",
     "profile": "Performance profiles: the share of runs above each score",
     "curves": "Returns in evaluation, interquartile mean of the seeds; 95 % intervals of several",
+    "long_curves": "Returns in evaluation of the algorithms with more frames",
 }
 
 

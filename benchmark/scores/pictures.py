@@ -83,8 +83,25 @@ def statistics_of(panel: Panel) -> tuple[str, dict[str, bytes]]:
     return "\n".join(lines) + "\n", pictures
 
 
-def curves_picture(rows: Sequence[Row]) -> bytes:
-    """Return the returns in evaluation against frames as PNG, a panel for each task."""
+def curves_pictures(rows: Sequence[Row]) -> dict[str, bytes]:
+    """Return the returns in evaluation against frames as PNG, a panel for each task.
+
+    Algorithms with more than twice the frames of the shortest runs have a picture of their own,
+    `long_curves`: in one with the others, these would be squeezed into its left edge.
+    """
+    furthest: dict[str, float] = {}
+    for row in rows:
+        name = row["algorithm"]
+        furthest[name] = max(furthest.get(name, 0.0), float(row["frames"]))
+    limit = 2 * min(furthest.values())
+    parts = {
+        "curves": [row for row in rows if furthest[row["algorithm"]] <= limit],
+        "long_curves": [row for row in rows if furthest[row["algorithm"]] > limit],
+    }
+    return {what: _curves_picture(part) for what, part in parts.items() if part}
+
+
+def _curves_picture(rows: Sequence[Row]) -> bytes:
     tasks = dict.fromkeys(row["task"] for row in rows)
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     looks = styles([name or "return" for name in algorithms])

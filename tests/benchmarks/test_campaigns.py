@@ -14,7 +14,7 @@ import pytest
 from helpers.command_line import quiet_commands
 
 from benchmark.scores import campaign as command
-from benchmark.scores import pages, plan, records, runs
+from benchmark.scores import pages, pictures, plan, records, runs
 from benchmark.scores.tasks import Task
 from lrl.cli.main import run as run_command
 from lrl.envs.atari import RANDOM_AND_HUMAN
@@ -600,7 +600,7 @@ def curves_of(home: Path) -> list[dict[str, str]]:
 
 def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
     text, images = pages.evidence(games, curves_of(tmp_path), tmp_path)
-    head, _, ours, theirs, means, *pictures = text.strip().split("\n")
+    head, _, ours, theirs, means, *shown = text.strip().split("\n")
     assert head == "| human-normalised score | runs | IQM | median | mean | optimality gap |"
     # Runs 0, 1, 1, 2, of which the middle half counts; means of the games 0.5 and 1.5.
     assert re.sub(r" \[[^]]+\]", "", ours) == "| a | 4 | 1.000 | 1.000 | 1.000 | 0.250 |"
@@ -610,10 +610,10 @@ def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
     assert list(images) == [
         f"campaign_games_{what}.png" for what in ("scores", "profile", "curves")
     ]
-    said, bands, *pictures = [line for line in pictures if line]
+    said, bands, *shown = [line for line in shown if line]
     assert said.startswith("Intervals of 2 runs a task are narrower than they say")
     assert bands.startswith("Bands around curves of 2 seeds reach hardly beyond these seeds")
-    assert pictures == [
+    assert shown == [
         f"![{pages._CAPTIONS[what]}](images/campaign_games_{what}.png)"
         for what in ("scores", "profile", "curves")
     ]
@@ -660,6 +660,20 @@ def test_a_page_has_no_statistics_if_every_run_failed(games, tmp_path):
     assert list(pages.evidence(games, curves_of(tmp_path), tmp_path)[1]) == [
         "campaign_games_curves.png"
     ]
+
+
+def test_runs_with_more_frames_have_a_picture_of_learning_curves_of_their_own():
+    def curves(algorithm: str, frames: int) -> list[records.Row]:
+        named = {"task": "Pong", "algorithm": algorithm, "seed": "10", "return_mean": "1"}
+        return [{**named, "frames": str(at)} for at in (0, frames)]
+
+    near = [*curves("a", 1_000_000), *curves("b", 2_000_000)]
+    assert list(pictures.curves_pictures(near)) == ["curves"]
+    found = pictures.curves_pictures([*near, *curves("c", 5_000_000)])
+    assert found == {
+        "curves": pictures.curves_pictures(near)["curves"],
+        "long_curves": pictures.curves_pictures(curves("c", 5_000_000))["curves"],
+    }
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from benchmark.pages import put_between
 
 _GOAL = 18.0
 _BEGIN, _END = "<!-- gpu -->", "<!-- end of gpu -->"
-_WAITS = "The wait is for the look for NaN of two learner steps before, which has long arrived."
+_WAITS = "The one wait is for the NaN check of two learner steps earlier, which has long arrived."
 _UNITS = {"ms": "ms an update", "launches": "launches", "waits": "waits"}
 
 
@@ -103,7 +103,7 @@ def _ladder(measurements: Sequence[dict[str, Any]]) -> list[str]:
         row[one["unit"]] = f"{value:.2f}" if one["unit"] == "ms" else f"{value:.0f}"
         if one["unit"] == "ms":
             row["ratio"] = "" if one["ratio"] is None else f"{one['ratio']:.2f}"
-    head = ["network", "updates", *_UNITS.values(), "time, to the first"]
+    head = ["network", "updates", *_UNITS.values(), "time / first row"]
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     for (network, side), row in table.items():
         cells = [network, side, *(row.get(unit, "") for unit in _UNITS), row.get("ratio", "")]

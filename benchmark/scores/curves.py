@@ -1,4 +1,4 @@
-"""Learning curves of runs that `python -m benchmark.scores.campaign --runs FOLDER` kept.
+"""Learning curves of runs that `python -m benchmark.scores.measure --runs FOLDER` kept.
 
 Run `python -m benchmark.scores.curves FOLDER TASK` from the root of the repository: the evaluations
 of all seeds go to `docs/curves_TASK.csv`, and a picture of them to `docs/images/TASK.png` (needs

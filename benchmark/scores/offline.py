@@ -49,6 +49,8 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, default=1500, help="learner steps offline")
     parser.add_argument("--alpha", type=float, help="weight of the conservative term")
     args = parser.parse_args()
+    if args.folder.is_dir() and any(args.folder.iterdir()):
+        parser.error(f"--folder {args.folder} holds files already: name a new or an empty one")
     runs = f"--runs={args.folder / 'runs'}"
     run(args.folder, "fit", "--config", "recipe:cartpole", "--config", "recipe:system/synchronous",
         runs, "--name=behaviour", "--trainer.max_steps=1000", *QUIET,

@@ -53,7 +53,7 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
         if row["outcome"] != "done"
     )
     lines = [
-        f"{state}. Training seeds {campaign.seeds[0]} to {campaign.seeds[-1]}.{_on_gpus(rows)}",
+        f"{state}. {_seeds(campaign.seeds)}{_on_gpus(rows)}",
         *([reasons] if reasons else []),
         "",
         f"| {' | '.join(heads)} |",
@@ -66,12 +66,24 @@ def section(campaign: plan.Campaign, rows: Sequence[Row], published: Sequence[Ro
         known = {_column(row): row["score"] for row in published if row["task"] == name}
         cells += [known.get(column, "") for column in columns]
         if has_bar:
-            bar = next(task.bar for task in campaign.tasks if task.name == name)
-            scores = [float(row["score"]) for row in of_task if row["outcome"] == "done"]
-            reached = sum(score >= bar for score in scores)
-            cells += [f"{bar:g}", f"{reached} of {len(of_task)}" if of_task else ""]
+            cells += _reached(next(t.bar for t in campaign.tasks if t.name == name), of_task)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Return the training seeds as a sentence."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"Training seeds {seeds[0]} to {seeds[-1]}."
+    return f"Training seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}."
+
+
+def _reached(bar: float, rows: Sequence[Row]) -> list[str]:
+    """Return the cells of a bar and of how many runs reach it; empty ones where there is none."""
+    if bar == float("-inf"):
+        return ["", ""]
+    reached = sum(row["outcome"] == "done" and float(row["score"]) >= bar for row in rows)
+    return [f"{bar:g}", f"{reached} of {len(rows)}" if rows else ""]
 
 
 def _on_gpus(rows: Sequence[Row]) -> str:
@@ -84,9 +96,11 @@ def _on_gpus(rows: Sequence[Row]) -> str:
     ]
     said = "".join(f" {n} trained on {gpu}." for gpu, n in sorted(gpus.items()))
     if gpus and rates:
+        slowest, fastest = f"{min(rates):.0f}", f"{max(rates):.0f}"
         said += (
-            f" The others made {min(rates):.0f} to {max(rates):.0f} learner steps in a second of "
-            "CPU time (`learner_steps` by `cpu_seconds`)."
+            f" The CPU time of {len(rates)} other{'s' * (len(rates) > 1)} is known: "
+            f"{slowest}{f' to {fastest}' * (fastest != slowest)} learner steps in a second of it "
+            "(`learner_steps` by `cpu_seconds`)."
         )
     return said
 
@@ -160,16 +174,15 @@ def _of_atari() -> str:
         f"{called} {ours[name].value:.3f} (published {published[name].value:.3f})"
         for name, called in _STATISTICS.items()
     ]
+    runs = [len(scores) for scores in panel.scores["der"]]
     iqm = found["der"]["IQM"]
-    between = "" if iqm.low is None else f", 95 % interval {iqm.low:.3f} to {iqm.high:.3f}"
-    few = sum(len(scores) < 2 for scores in panel.scores["der"])
+    few = f", too narrow with {min(runs)} runs a game" * (min(runs) < _MANY_RUNS)
+    interval = "" if iqm.low is None else f" (95 % interval {iqm.low:.3f} to {iqm.high:.3f}{few})"
     return (
-        "Data-efficient Rainbow on Atari-100k: human-normalised over "
-        f"{len(panel.tasks)} of {len(campaign.tasks)} games and "
-        f"{sum(map(len, panel.scores['der']))} runs. Of each game's mean, as published: "
-        f"{', '.join(figures[:-1])} and {figures[-1]}. Of single runs the interquartile mean is "
-        f"{iqm.value:.3f}{between}"
-        + (f"; {few} games have one run, so that there are no intervals" if few else "")
+        "Data-efficient Rainbow on Atari-100k, human-normalised, "
+        f"{len(panel.tasks)} of {len(campaign.tasks)} games. From the mean of each game, which is "
+        f"what was published: {', '.join(figures[:-1])} and {figures[-1]}. From our {sum(runs)} "
+        f"single runs: interquartile mean {iqm.value:.3f}{interval}"
     )
 
 
@@ -189,9 +202,9 @@ def beside_authors(rows: Sequence[Row], published: Sequence[Row]) -> str:
         if ours
     ]
     return (
-        "DQN on MinAtar, with its authors' settings and a million frames: "
-        f"{', '.join(said)} ([all algorithms](docs/benchmarks.md#minatar-a-million-frames); theirs "
-        "are training episodes with epsilon 0.1)."
+        "DQN on MinAtar, with its authors' settings, eight environments in turn and a million "
+        f"frames: {', '.join(said)} ([all algorithms](docs/benchmarks.md#minatar-a-million-frames);"
+        " theirs are training episodes with epsilon 0.1)."
     )
 
 
@@ -207,8 +220,8 @@ def _few_seeds(curves: Sequence[Row]) -> str:
     if fewest >= _MANY_RUNS:
         return ""
     return (
-        f"\nBands around curves of {fewest} seeds reach hardly beyond these seeds (of two they are "
-        "the lower and the higher one), and so are narrower than 95 % intervals.\n"
+        f"\nWith {fewest} seeds, bands hardly reach beyond the seeds' own curves (with two they "
+        "are the lower and the higher one), and so are narrower than true 95 % intervals.\n"
     )
 
 
@@ -218,8 +231,8 @@ def _few_runs(panel: Panel) -> str:
     if not sizes or min(sizes) >= _MANY_RUNS:
         return ""
     return (
-        f"\nIntervals of {min(sizes)} runs a task are narrower than they say: a bootstrap draws "
-        "from these runs alone.\n"
+        f"\nWith {min(sizes)} runs a task these intervals are too narrow for 95 %: a bootstrap "
+        "draws from these runs alone.\n"
     )
 
 
@@ -231,7 +244,7 @@ _MANY_RUNS = 5
 _CAPTIONS = {
     "scores": "Statistics over the tasks, with 95 % intervals where each has several runs",
     "profile": "Performance profiles: the share of runs above each score",
-    "curves": "Returns in evaluation, interquartile mean of the seeds; 95 % intervals of several",
+    "curves": "Returns in evaluation: interquartile mean of the seeds, 95 % intervals of several",
     "long_curves": "Returns in evaluation of the algorithms with more frames",
 }
 

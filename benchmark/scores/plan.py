@@ -13,7 +13,12 @@ import yaml
 from benchmark.scores.tasks import Task
 
 FOLDER = Path(__file__).parent / "campaigns"
-_KEYS = {"budget", "checkpoint", "seeds", "settings", "tasks", "algorithms"}
+_KEYS = {
+    "": ("budget", "checkpoint", "seeds", "settings", "tasks", "algorithms"),
+    "tasks": ("configs", "settings", "bar", "test_settings", "algorithms"),
+    "algorithms": ("configs", "settings", "machines"),
+}
+_CHECKPOINTS = ("best", "last")
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,8 @@ class Campaign:
     (recipe and overlays in `configs/`, in order), `settings`, and a task may have a `bar`,
     `test_settings` and a list `algorithms` where it is not run with all. Settings are options of
     the command line without their dashes, and are given in the order all, task, algorithm.
-    An algorithm may have `machines`: settings with which a machine trains the same in another way,
-    by its name; they are no part of the recipe.
+    An algorithm may have `machines`: by a machine's name, settings that train the same recipe
+    differently there; the digest ignores them.
 
     Attributes:
         name: Name of the file in `benchmark/scores/campaigns/`.
@@ -56,11 +61,11 @@ def load(name: str, folder: Path = FOLDER) -> Campaign:
     """Read a campaign.
 
     Raises:
-        ValueError: The file has keys that mean nothing.
+        ValueError: The file has keys that mean nothing, a seed twice, a checkpoint that is never
+            tested, or a task with an algorithm that there is not, or without a recipe.
     """
     content = yaml.safe_load((folder / f"{name}.yaml").read_text())
-    if unknown := set(content) - _KEYS:
-        raise ValueError(f"{name}.yaml: unknown keys {sorted(unknown)}: choose from {_KEYS}")
+    _check(f"{name}.yaml", content)
     algorithms = content.get("algorithms") or {"": {}}
     tasks = [
         _task(task_name, task, algorithm, algorithms[algorithm], content)
@@ -68,6 +73,37 @@ def load(name: str, folder: Path = FOLDER) -> Campaign:
         for algorithm in task.get("algorithms", algorithms)
     ]
     return Campaign(name, content["budget"], tuple(content["seeds"]), tuple(tasks))
+
+
+def _check(file: str, content: Mapping[str, Any]) -> None:
+    _check_keys(file, "", content)
+    algorithms = content.get("algorithms") or {"": {}}
+    for part, entries in (("tasks", content["tasks"]), ("algorithms", algorithms)):
+        for name, entry in entries.items():
+            _check_keys(f"{file}, {part}.{name}", part, entry)
+    if (checkpoint := content["checkpoint"]) not in _CHECKPOINTS:
+        choices = " or ".join(_CHECKPOINTS)
+        raise ValueError(f"{file}: checkpoint is {checkpoint!r}, but must be {choices}")
+    if len(set(content["seeds"])) < len(content["seeds"]):
+        raise ValueError(f"{file}: seeds {content['seeds']} repeat: a run is trained once")
+    for name, task in content["tasks"].items():
+        of_task = task.get("algorithms", algorithms)
+        if unknown := [algorithm for algorithm in of_task if algorithm not in algorithms]:
+            raise ValueError(
+                f"{file}, tasks.{name}: no algorithms {unknown}: choose from {sorted(algorithms)}"
+            )
+        without = [one for one in of_task if not algorithms[one].get("configs")]
+        if without and not task.get("configs"):
+            raise ValueError(
+                f"{file}, tasks.{name}: no recipe: give it configs, or its algorithms {without}"
+            )
+
+
+def _check_keys(where: str, part: str, entry: Mapping[str, Any]) -> None:
+    if unknown := [key for key in entry if key not in _KEYS[part]]:
+        raise ValueError(
+            f"{where}: unknown keys {', '.join(unknown)}: choose from {', '.join(_KEYS[part])}"
+        )
 
 
 def _task(

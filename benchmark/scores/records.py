@@ -32,8 +32,21 @@ Row = Mapping[str, Any]
 
 def folder_of(kept: Path, campaign: Campaign, task: Task, seed: int) -> Path:
     """Return the folder of a run; another one once its recipe has changed."""
-    parts = (task.name, task.algorithm, str(seed), task.digest)
-    return kept / campaign.name / "-".join(part for part in parts if part)
+    return _folder(kept / campaign.name, key_of(task, seed))
+
+
+def _folder(kept: Path, key: tuple[str, ...]) -> Path:
+    return kept / "-".join(part for part in key if part)
+
+
+def key_of(task: Task, seed: int) -> tuple[str, ...]:
+    """Return what names a run: task, algorithm, seed and digest."""
+    return (task.name, task.algorithm, str(seed), task.digest)
+
+
+def key(row: Row) -> tuple[str, ...]:
+    """Return what names the run of a row."""
+    return (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -73,14 +86,14 @@ def rows_of(campaign: Campaign, kept: Path | None = None, home: Path = HOME) -> 
     recorded = _by_run(home / f"{campaign.name}.csv")
     rows: list[Row] = []
     for task, seed in campaign.runs():
-        key = (task.name, task.algorithm, str(seed), task.digest)
+        of_run = key_of(task, seed)
         path = kept and folder_of(kept, campaign, task, seed) / "row.json"
         found = [json.loads(path.read_text())] if path and path.exists() else []
-        found += [recorded[key]] if key in recorded else []
+        found += [recorded[of_run]] if of_run in recorded else []
         found = [row for row in found if task.has(row)]
         if found:
             done = (row for row in found if row["outcome"] == "done")
-            rows.append({**task.tested, **next(done, found[0])})
+            rows.append(next(done, found[0]))
     return rows
 
 
@@ -91,10 +104,10 @@ def recorded_rows(campaign: Campaign, home: Path = HOME) -> tuple[list[Row], lis
         ValueError: Some are of other recipes or tests than the present ones.
     """
     rows = rows_of(campaign, None, home)
-    keys = {_key(row) for row in rows}
+    keys = {key(row) for row in rows}
     scores, curves = (home / f"{campaign.name}{part}.csv" for part in ("", "_curves"))
     for path in (scores, curves):
-        if stale := sorted({_key(row) for row in read_rows(path)} - keys):
+        if stale := sorted({key(row) for row in read_rows(path)} - keys):
             raise ValueError(
                 f"{path} has rows of other recipes or tests than the present ones, of "
                 f"{len(stale)} runs, such as {stale[0]}: restore the recipe, or take them out"
@@ -111,16 +124,16 @@ def gather(campaign: Campaign, kept: Path, home: Path = HOME) -> None:
     recorded_rows(campaign, home)
     rows = rows_of(campaign, kept, home)
     recorded = read_rows(home / f"{campaign.name}_curves.csv")
-    keys = {_key(row) for row in rows}
+    keys = {key(row) for row in rows}
     fresh = [
         {**_cells(row, ("task", "algorithm", "seed", "digest")), **point}
         for row in rows
         for point in _curve(kept / campaign.name, row)
     ]
-    renewed = {_key(row) for row in fresh}
-    old = [row for row in recorded if _key(row) in keys - renewed]
-    order = {_key(row): number for number, row in enumerate(rows)}
-    curves = sorted([*old, *fresh], key=lambda row: order[_key(row)])
+    renewed = {key(row) for row in fresh}
+    old = [row for row in recorded if key(row) in keys - renewed]
+    order = {key(row): number for number, row in enumerate(rows)}
+    curves = sorted([*old, *fresh], key=lambda row: order[key(row)])
     _write(home / f"{campaign.name}.csv", ROW_FIELDS, rows)
     _write(home / f"{campaign.name}_curves.csv", CURVE_FIELDS, curves)
 
@@ -152,12 +165,11 @@ def _curve(folder: Path, row: Row) -> list[dict[str, Any]]:
 
     Where several have evaluated the same step, the last one counts.
     """
-    parts = (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
-    own = folder / "-".join(part for part in parts if part)
+    own = _folder(folder, key(row))
     if row["outcome"] != "done" or not (own / "row.json").exists():
         return []
     there = json.loads((own / "row.json").read_text())
-    if (there["outcome"], str(there["score"])) != ("done", str(row["score"])):
+    if there["outcome"] != "done" or str(there["score"]) != str(row["score"]):
         return []  # the row is another run's
     runs = own / "runs"
     frames = int(row["frames"]) / int(row["env_steps"])
@@ -170,15 +182,11 @@ def _curve(folder: Path, row: Row) -> list[dict[str, Any]]:
     return [points[step] for step in sorted(points)]
 
 
-def _key(row: Row) -> tuple[str, ...]:
-    return (row["task"], row["algorithm"], str(row["seed"]), row["digest"])
-
-
 def _by_run(path: Path) -> dict[tuple[str, ...], Row]:
     found: dict[tuple[str, ...], Row] = {}
     for row in read_rows(path):
-        if found.setdefault(_key(row), row) is not row:
-            raise ValueError(f"{path} has two rows of {_key(row)}: take one of them out")
+        if found.setdefault(key(row), row) is not row:
+            raise ValueError(f"{path} has two rows of {key(row)}: take one of them out")
     return found
 
 

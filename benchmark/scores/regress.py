@@ -1,8 +1,9 @@
 """Whether recipes still reach what they reached: `python -m benchmark.scores.regress`, 20 minutes.
 
-Each task is trained with a seed of its own and tested; its score is compared with the recorded ones
-of the same recipe, in `docs/scores.csv` and `docs/campaigns/classic.csv`. Ends with 1 if one is
-below them, if one could not be run, or if there are none to compare with, since the recipe changed.
+Each task is trained with a seed that no recorded run has, and tested; its score is compared with
+the recorded ones of the same recipe, in `docs/scores.csv` and `docs/campaigns/classic.csv`. Ends
+with 1 if one is below them, if one could not be run, or if there are none to compare with, since
+the recipe changed.
 """
 
 from __future__ import annotations

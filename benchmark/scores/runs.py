@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from benchmark.scores.tasks import Task
+from lrl.checkpoints.atomic_files import replace_file
 from lrl.checkpoints.runs import versions
 from lrl.preflight.cores import available_cores
 
@@ -32,15 +33,24 @@ FIELDS: tuple[str, ...] = (
 """Columns of `docs/scores.csv`."""
 _STOPS = {128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT}
 _KILLED_AT_MOST = 3
-_REFILLED = re.compile(r"filled (to its minimum )?again")  # as lrl.callbacks and lrl.learner warn
+_REFILLED = re.compile("it is filled again|filled to its minimum again")
+"""What a run warns of that goes on without its replay (`lrl.callbacks`, `lrl.learner`)."""
 
 
 class Stopped(Exception):
-    """The run was interrupted and goes on the next time."""
+    """The run has no row yet: the message says why."""
 
 
 class Failed(Exception):
-    """The run ended with an error, which the message says."""
+    """The run ended with an error, which the message says.
+
+    Attributes:
+        status: Exit status of the process that ended so; below 0 if a signal killed it.
+    """
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def run(task: Task, seed: int, kept: Path | None = None) -> dict[str, object]:
@@ -87,7 +97,8 @@ def advance(
         is_tested: Whether to test what was trained; otherwise the next call does.
 
     Raises:
-        Stopped: It was interrupted or is not to be tested, or another process works on it.
+        Stopped: It was interrupted or killed and goes on the next time, or is not to be tested, or
+            another process works on it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     digest = task.digest
@@ -102,8 +113,8 @@ def advance(
         try:
             _sit(task, seed, folder, until, lock, machine)
             if not is_tested:
-                raise Stopped
-            row |= {**_scored(task, seed, folder / "runs", digest), "outcome": "done", "reason": ""}
+                raise Stopped("trained, and not tested yet")
+            row |= {**_tested(task, seed, folder, digest), "outcome": "done", "reason": ""}
             row["resumed"] = _how_it_went_on(folder, _sittings(folder))
         except Failed as error:
             row |= {"outcome": "failed", "reason": " ".join(str(error).split())[-300:]}
@@ -122,12 +133,8 @@ def scheduling() -> str:
 
 def newest_version(runs: Path) -> Path:
     """Return the folder of the newest run in `runs`; a kept one may lie beside interrupted ones."""
-    return _all_versions(runs)[-1]
-
-
-def _all_versions(runs: Path) -> list[Path]:
     (named,) = runs.iterdir()
-    return versions(runs, named.name)
+    return versions(runs, named.name)[-1]
 
 
 def _sit(
@@ -155,25 +162,44 @@ def _sit(
     command += [*machine, "--trainer.enable_progress_bar", "false"]
     command += ["--ckpt_path", "last"] if is_saved else []
     started, cpu = time.perf_counter(), _cpu_seconds()
+    log = folder / "fit.log"
+    begin = log.stat().st_size if log.exists() else 0
 
     def note(ended: str) -> None:
         used = {"seconds": time.perf_counter() - started, "cpu_seconds": _cpu_seconds() - cpu}
         _write_json(folder / "sittings.json", [*sittings, {**sitting, "ended": ended, **used}])
 
     try:
-        status = _watched(command, folder / "fit.log", until, lock)
+        status = _watched(command, log, until, lock)
     except BaseException:
         note("stopped")
         raise
     note("done" if status == 0 else "stopped" if status in _STOPS else f"status {status}")
-    if status in _STOPS:
-        raise Stopped
-    if status < 0:
-        killed = 1 + sum("status -" in sitting["ended"] for sitting in sittings)
-        if killed < _KILLED_AT_MOST:
-            raise Stopped
     if status:
-        raise Failed(f"lrl fit ended with {status}: {_last_words(folder / 'fit.log')}")
+        _check_is_final(status, 1 + sum("status -" in sitting["ended"] for sitting in sittings))
+        raise Failed(f"lrl fit ended with {status}: {_last_words(log, begin)}", status)
+
+
+def _tested(task: Task, seed: int, folder: Path, digest: str) -> dict[str, object]:
+    """Return the row of a trained run; note a test that was killed."""
+    try:
+        return _scored(task, seed, folder / "runs", digest)
+    except Failed as error:
+        sittings = _sittings(folder)
+        killed = sittings[-1].get("tests_killed", 0) + 1
+        if error.status < 0:
+            sittings[-1]["tests_killed"] = killed
+            _write_json(folder / "sittings.json", sittings)
+        _check_is_final(error.status, killed)
+        raise
+
+
+def _check_is_final(status: int, killed: int) -> None:
+    """Raise `Stopped` where a run that ended so goes on: stopped, or killed not too often yet."""
+    if status in _STOPS:
+        raise Stopped("stopped, goes on the next time")
+    if status < 0 and killed < _KILLED_AT_MOST:
+        raise Stopped(f"killed by signal {-status}, goes on the next time")
 
 
 def _watched(command: Sequence[str], log: Path, until: float | None, lock: int) -> int:
@@ -208,7 +234,10 @@ def _command(task: Task, seed: int, runs: Path) -> Any:
 def _scored(task: Task, seed: int, runs: Path, digest: str) -> dict[str, object]:
     """Test a run that was trained by a recipe of this digest; return its row without seconds."""
     if task.digest != digest:
-        raise Failed("the recipe was changed while the run was trained by it: run it again")
+        raise Failed(
+            "the recipe changed during training: --next trains the new one; to score this run, "
+            "restore the recipe and delete its row.json"
+        )
     command = _command(task, seed, runs)
     output = _call([*command("test", *task.test_settings), "--ckpt_path", task.checkpoint])
     score = re.search(r"return (-?[\d.]+) ± ([\d.]+) over (\d+) episodes", output)
@@ -254,11 +283,9 @@ def _how_it_went_on(folder: Path, sittings: Sequence[Mapping[str, Any]]) -> str:
 
     Returns "" for one that never went on from a checkpoint.
     """
-    folders = _all_versions(folder / "runs")
-    # Earlier records do not say it.
-    if not any(sitting.get("from_checkpoint", len(folders) > 1) for sitting in sittings):
+    if not any(sitting["from_checkpoint"] for sitting in sittings):
         return ""
-    config = yaml.safe_load((folders[-1] / "config.yaml").read_text())
+    config = yaml.safe_load((newest_version(folder / "runs") / "config.yaml").read_text())
     keeps_replay = config["actor_learner"]["checkpoint_replay"]
     if not keeps_replay or _REFILLED.search((folder / "fit.log").read_text()):
         return "refilled"
@@ -268,14 +295,15 @@ def _how_it_went_on(folder: Path, sittings: Sequence[Mapping[str, Any]]) -> str:
 
 def _spent(sittings: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Return what a row says of its sittings; seconds only where each of them has some."""
-    # Earlier records do not say it, and idle claims least.
-    is_idle = any(sitting.get("scheduling", "idle") == "idle" for sitting in sittings)
-    spent: dict[str, object] = {"sittings": len(sittings), "seconds": "", "cpu_seconds": ""}
-    spent["scheduling"] = "idle" if is_idle else "normal"
-    if sittings and "cores" in sittings[-1]:  # the test may have had others
-        spent["cores"] = sittings[-1]["cores"]
-    commits = dict.fromkeys(str(sitting.get("commit", "unknown")) for sitting in sittings)
-    spent["commit"] = ", ".join(commits)
+    is_idle = any(sitting["scheduling"] == "idle" for sitting in sittings)
+    spent: dict[str, object] = {
+        "sittings": len(sittings),
+        "seconds": "",
+        "cpu_seconds": "",
+        "scheduling": "idle" if is_idle else "normal",
+        "cores": sittings[-1]["cores"],  # the test may have had others
+        "commit": ", ".join(dict.fromkeys(sitting["commit"] for sitting in sittings)),
+    }
     if all("cpu_seconds" in sitting for sitting in sittings):
         spent["cpu_seconds"] = round(sum(sitting["cpu_seconds"] for sitting in sittings))
         if not is_idle:  # where others go first, wall time says nothing
@@ -294,10 +322,9 @@ def _commit() -> str:
 
 def _call(command: Sequence[str]) -> str:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode < 0 or result.returncode in _STOPS:
-        raise Stopped
-    if result.returncode:
-        raise Failed(f"{' '.join(command)} failed:\n{result.stdout}{result.stderr}")
+    if status := result.returncode:
+        said = result.stdout + result.stderr
+        raise Failed(f"{' '.join(command)} ended with {status}:\n{said}", status)
     return result.stdout
 
 
@@ -308,7 +335,7 @@ def _locked(path: Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Stopped from None
+            raise Stopped("another process works on it") from None
         yield file.fileno()
 
 
@@ -318,8 +345,10 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _last_words(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text().splitlines() if line.strip()]
+def _last_words(log: Path, begin: int) -> str:
+    """Return the last error that was printed, or the last line, of what is behind a byte."""
+    printed = log.read_bytes()[begin:].decode(errors="replace")
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["nothing was printed"])[-1]
 
@@ -333,7 +362,5 @@ def _read_json(path: Path, otherwise: Any) -> Any:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Write a file that is there as a whole or not at all."""
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content, indent=1))
-    draft.replace(path)
+    text = json.dumps(content, indent=1)
+    replace_file(path, lambda file: file.write(text.encode()))

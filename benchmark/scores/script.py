@@ -15,11 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
 from benchmark.scores.records import append_row, read_rows
+from lrl.preflight.cores import available_cores
 
 EXAMPLE = Path("examples/cartpole.py")
 BAR, SECONDS = 475.0, 60.0
@@ -40,7 +41,7 @@ class Row:
     seed: int
     score: float
     seconds: float
-    cores: int | None = os.cpu_count()
+    cores: int = field(default_factory=available_cores)
 
 
 def run(way: str, seed: int, example: Path = EXAMPLE) -> Row:

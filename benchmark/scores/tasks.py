@@ -1,4 +1,4 @@
-"""The tasks of `python -m benchmark.scores.campaign`: recipes, bars and parts of algorithms."""
+"""The tasks of `python -m benchmark.scores.measure`: recipes, bars and parts of algorithms."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """What the recipe and the settings are, in 8 digits: rows of others are not its scores."""
+        """Checksum of the recipe and the settings, 8 hex digits: rows of others are not its."""
         files = [f"configs/{self.recipe}.yaml", *(s for s in self.settings if s.endswith(".yaml"))]
         lines = [line for file in files for line in Path(file).read_text().splitlines()]
         settings = "".join(line for line in lines if not line.startswith("#"))
@@ -51,12 +51,9 @@ class Task:
         return {"checkpoint": self.checkpoint, "test_settings": " ".join(self.test_settings)}
 
     def has(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row is of the present recipe, tested as now.
-
-        Rows from before there was a column `test_settings` were tested as now.
-        """
-        tested = all(row.get(name, value) == value for name, value in self.tested.items())
-        return tested and row["digest"] == self.digest
+        """Return whether a row is of the present recipe, tested as now."""
+        present = {**self.tested, "digest": self.digest}
+        return all(row[name] == value for name, value in present.items())
 
 
 _HEADS: dict[str, tuple[str, ...]] = {

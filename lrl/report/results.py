@@ -89,8 +89,8 @@ def read_results(path: Path, of_others: bool) -> tuple[list[Result], int]:
 
     Args:
         path: The file.
-        of_others: Whether it must have a column `algorithm`; otherwise it may be one that
-            `benchmark.scores.campaign` wrote, whose `task` is a recipe and names the group.
+        of_others: Whether it must have a column `algorithm`; otherwise it may be one without, such
+            as docs/scores.csv, whose `task` is a recipe and names the group.
 
     Raises:
         ConfigError: There is no such file, a column is missing, a line is wrong, or all failed.

@@ -32,21 +32,18 @@ checkpoint: last
 seeds: [10, 11]
 settings: {trainer.max_steps: 20}
 tasks:
-  one: {settings: {data.env.id: CartPole-v1}, bar: 475}
+  one: {configs: [cartpole_sync], settings: {data.env.id: CartPole-v1}, bar: 475}
   two: {configs: [cartpole_sync], algorithms: [b]}
 algorithms:
-  a: {configs: [cartpole_sync, system/ddp]}
-  b: {settings: {model.head: {class_path: x}}}
+  a: {configs: [system/ddp]}
+  b: {settings: {model.head: {class_path: x}}, machines: {gpu: {data.replay.device: cuda}}}
 """
 
 
 @pytest.fixture
 def two(tmp_path, monkeypatch) -> plan.Campaign:
     monkeypatch.chdir(ROOT)
-    text = TWO.replace("one: {", "one: {configs: [cartpole_sync], ").replace(
-        "cartpole_sync, sys", "sys"
-    )
-    (tmp_path / "two.yaml").write_text(text)
+    (tmp_path / "two.yaml").write_text(TWO)
     return plan.load("two", tmp_path)
 
 
@@ -67,9 +64,21 @@ def test_settings_of_all_then_of_the_task_then_of_the_algorithm(two):
     assert len({first.digest, second.digest}) == 2
 
 
-def test_a_key_that_means_nothing_is_refused(tmp_path):
-    (tmp_path / "odd.yaml").write_text(TWO.replace("budget", "bugdet"))
-    with pytest.raises(ValueError, match=r"odd.yaml: unknown keys \['bugdet'\]"):
+@pytest.mark.parametrize(
+    ("text", "instead", "said"),
+    [
+        ("budget", "bugdet", "odd.yaml: unknown keys bugdet: choose from budget, checkpoint, "),
+        ("bar:", "baar:", "odd.yaml, tasks.one: unknown keys baar: choose from configs, settings"),
+        ("machines", "machine", "odd.yaml, algorithms.b: unknown keys machine: choose from "),
+        ("last", "lst", "odd.yaml: checkpoint is 'lst', but must be best or last"),
+        ("[10, 11]", "[10, 10]", r"odd.yaml: seeds \[10, 10\] repeat"),
+        ("[b]", "[c]", r"odd.yaml, tasks.two: no algorithms \['c'\]: choose from \['a', 'b'\]"),
+        ("configs: [cartpole_sync], a", "a", r"tasks.two: no recipe: .* its algorithms \['b'\]"),
+    ],
+)
+def test_a_file_that_cannot_mean_what_it_says_is_refused(text, instead, said, tmp_path):
+    (tmp_path / "odd.yaml").write_text(TWO.replace(text, instead))
+    with pytest.raises(ValueError, match=said):
         plan.load("odd", tmp_path)
 
 
@@ -77,8 +86,7 @@ def test_a_key_that_means_nothing_is_refused(tmp_path):
 def test_every_campaign_has_its_recipes_and_fresh_seeds(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     campaign = plan.load(name)
-    development = name.endswith("_development")
-    assert set(campaign.seeds) <= USED if development else not USED & set(campaign.seeds)
+    assert not USED & set(campaign.seeds)
     folders = {records.folder_of(Path(), campaign, *run) for run in campaign.runs()}
     assert len(folders) == len(campaign.tasks) * len(campaign.seeds)
 
@@ -111,8 +119,10 @@ def finished(kept: Path, campaign: plan.Campaign, task: Task, seed: int, **value
     row = {
         "task": task.name, "algorithm": task.algorithm, "seed": seed, "digest": task.digest,
         "outcome": "done", "score": "480.5", "env_steps": 1000, "frames": 4000,
-        "cpu_seconds": 120, "checkpoint": task.checkpoint, **values,
+        "cpu_seconds": 120, **task.tested, **values,
     }  # fmt: skip
+    if row["outcome"] != "done":
+        del row["score"]
     (folder / "row.json").write_text(json.dumps(row))
     return folder
 
@@ -124,7 +134,7 @@ def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, c
     def advance(task: Task, seed: int, *_: object) -> dict[str, object]:
         taken.append((task.name, task.algorithm, seed))
         if len(taken) == 1:
-            raise runs.Stopped
+            raise runs.Stopped("another process works on it")
         if len(taken) == 3:
             (tmp_path / "stop").touch()
         finished(tmp_path, two, task, seed)
@@ -134,7 +144,7 @@ def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, c
     command.next_runs([two], tmp_path, None)
     # What another process has, or was stopped, is left; the file `stop` ends it after a run.
     assert taken == [("one", "b", 10), ("two", "b", 10), ("one", "a", 11)]
-    assert "two one b seed 10: open, or under way elsewhere" in capsys.readouterr().out
+    assert "two one b seed 10: open: another process works on it" in capsys.readouterr().out
     (tmp_path / "stop").unlink()
     command.next_runs([two], tmp_path, time.time() - 1)
     assert len(taken) == 3
@@ -142,21 +152,15 @@ def test_the_next_run_is_the_first_that_has_no_row(two, tmp_path, monkeypatch, c
     assert taken[3:] == [("one", "b", 10), ("one", "b", 11), ("two", "b", 11)]
 
 
-def test_a_machine_takes_what_has_settings_for_it_and_leaves_the_test(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    content = TWO.replace("one: {", "one: {configs: [cartpole_sync], ").replace(
-        "b: {set", "b: {machines: {gpu: {data.replay.device: cuda}}, set"
-    )
-    (tmp_path / "two.yaml").write_text(content)
-    campaign = plan.load("two", tmp_path)
+def test_a_machine_takes_what_has_settings_for_it_and_leaves_the_test(two, tmp_path, monkeypatch):
     taken = []
 
     def advance(task: Task, seed: int, folder: Path, until: float | None, *more: object) -> None:
         taken.append((task.name, task.algorithm, seed, *more))
-        raise runs.Stopped
+        raise runs.Stopped("trained")
 
     monkeypatch.setattr(command, "advance", advance)
-    command.next_runs([campaign], tmp_path, None, "gpu", is_tested=False)
+    command.next_runs([two], tmp_path, None, "gpu", is_tested=False)
     assert taken == [
         (task, "b", seed, ("--data.replay.device=cuda",), False)
         for seed in (10, 11)
@@ -178,9 +182,9 @@ def test_settings_of_a_machine_leave_the_recipe_what_it_is(monkeypatch):
             "--next --machine tpu",
             "--machine tpu: none of them has settings for it; choose from gpu",
         ),
-        ("--machine gpu", "--machine and --train say how --next works: add it"),
-        ("--table --train", "--machine and --train say how --next works: add it"),
-        ("--table --next", "--table runs nothing: leave it or --next out"),
+        ("--machine gpu", "--machine would do nothing without --next: add it"),
+        ("--gather --train --hours 0", "--train, --hours would do nothing without --next: add it"),
+        ("atari", "argument NAME: invalid choice: 'atari'"),
         ("--next --until 25:00", "argument --until: invalid time_of_day value: '25:00'"),
         ("--next --until 9:00 --hours 1", "not allowed with argument --until"),
     ],
@@ -202,6 +206,8 @@ def test_a_run_that_is_only_trained_is_tested_by_the_next_command(fake):
     row = runs.advance(task, 10, folder, None)
     assert str(row["reason"]).endswith("lrl: error: no test")
     assert row["cores"] == available_cores()
+    assert (folder / "fit.log").read_text().count("--model.x=1") == 1
+    assert (row["sittings"], row["commit"]) == (1, "c0ffee")
 
 
 def test_a_run_that_another_process_has_ended_is_left(fake):
@@ -215,7 +221,7 @@ def test_a_run_that_another_process_has_ended_is_left(fake):
 
 def test_a_recipe_that_changed_while_it_trained_has_no_score(fake):
     task, folder = fake("")
-    with pytest.raises(runs.Failed, match="the recipe was changed while the run was trained by it"):
+    with pytest.raises(runs.Failed, match="the recipe changed during training: --next trains"):
         runs._scored(task, 10, folder, "of before")
 
 
@@ -223,7 +229,7 @@ def test_rows_and_curves_are_gathered_and_stay_without_their_folders(two, tmp_pa
     kept, home = tmp_path / "kept", tmp_path / "home"
     finished(kept, two, two.tasks[2], 11, score="470.5")
     finished(kept, two, two.tasks[2], 10, cpu_seconds="")
-    finished(kept, two, two.tasks[0], 10, outcome="failed", score="", reason="no memory")
+    finished(kept, two, two.tasks[0], 10, outcome="failed", reason="no memory")
     records.gather(two, kept, home)
     rows = records.read_rows(home / "two.csv")
     assert [(row["task"], row["seed"], row["outcome"]) for row in rows] == [
@@ -262,7 +268,7 @@ def test_what_is_recorded_as_done_stays(two, tmp_path):
     home, task = tmp_path / "home", two.tasks[0]
     finished(tmp_path / "first", two, task, 10)
     records.gather(two, tmp_path / "first", home)
-    finished(tmp_path / "failed", two, task, 10, outcome="failed", score="", reason="no memory")
+    finished(tmp_path / "failed", two, task, 10, outcome="failed", reason="no memory")
     finished(tmp_path / "tested", two, task, 10, score="1.0", checkpoint="best")
     for kept in ("failed", "tested"):
         (row,) = records.rows_of(two, tmp_path / kept, home)
@@ -271,8 +277,8 @@ def test_what_is_recorded_as_done_stays(two, tmp_path):
 
 def test_the_curve_of_a_failed_run_takes_no_recorded_ones_place(two, tmp_path, monkeypatch):
     home, task = tmp_path / "home", two.tasks[0]
-    for kept, more in (("first", {}), ("failed", {"outcome": "failed", "score": ""})):
-        folder = finished(tmp_path / kept, two, task, 10, **more)
+    for kept, outcome in (("first", "done"), ("failed", "failed")):
+        folder = finished(tmp_path / kept, two, task, 10, outcome=outcome)
         (folder / "runs/cartpole/version_0").mkdir(parents=True)
     points = [{"learner_steps": 1, "env_steps": 1, "return_mean": 1.0, "return_std": 0.0}]
     monkeypatch.setattr(records, "read_curve", lambda version, seed: points)
@@ -297,7 +303,7 @@ def test_a_changed_recipe_leaves_its_rows_out(two, tmp_path):
 def test_rows_of_another_test_are_left_out(two, tmp_path):
     task = two.tasks[0]
     finished(tmp_path, two, task, 10)
-    records.gather(two, tmp_path, tmp_path)  # a row without the column is of the present settings
+    records.gather(two, tmp_path, tmp_path)
     for name, value in (("checkpoint", "best"), ("test_settings", ("--x=1",))):
         changed = Task(**{**vars(task), name: value})
         other = plan.Campaign(two.name, two.budget, two.seeds, (changed,))
@@ -332,7 +338,7 @@ FAKE = """
 import pathlib, sys, time
 runs = pathlib.Path(sys.argv[sys.argv.index("--runs") + 1]) / "name/version_0/checkpoints"
 if "test" in sys.argv[1]:
-    sys.exit("lrl: error: no test")
+    {test}
 runs.mkdir(parents=True, exist_ok=True)
 (runs / "last.ckpt").touch()
 print("--ckpt_path" in sys.argv, flush=True)
@@ -344,9 +350,9 @@ print("--ckpt_path" in sys.argv, flush=True)
 def fake(two, tmp_path, monkeypatch):
     """A command in place of `lrl`, which leaves a checkpoint and then does what it is told."""
 
-    def told(end: str) -> tuple[Task, Path]:
+    def told(end: str, test: str = "sys.exit('lrl: error: no test')") -> tuple[Task, Path]:
         script = tmp_path / "fake.py"
-        script.write_text(FAKE.format(end=end))
+        script.write_text(FAKE.format(end=end, test=test))
 
         def command_of(task: Task, seed: int, runs_folder: Path):
             return lambda name, *more: [
@@ -385,16 +391,16 @@ def test_a_run_whose_time_is_up_is_stopped_and_goes_on_from_its_checkpoint(fake,
     assert not (folder / "row.json").exists()
 
 
-IDLE = {"ended": "stopped", "seconds": 5.0, "cpu_seconds": 4.0, "scheduling": "idle"}
+BEFORE = {"ended": "stopped", "scheduling": "normal", "from_checkpoint": False, "commit": "c0ffee"}
+TIMED = {**BEFORE, "seconds": 5.0, "cpu_seconds": 4.0}
 
 
 @pytest.mark.parametrize(
     ("before", "scheduling", "seconds", "cpu_seconds"),
     [
-        ({**IDLE, "scheduling": "normal"}, "normal", True, True),
-        (IDLE, "idle", False, True),
-        ({"ended": "stopped", "seconds": 5.0, "cpu_seconds": 4.0}, "idle", False, True),
-        ({"ended": "killed", "scheduling": "normal"}, "normal", False, False),
+        (TIMED, "normal", True, True),
+        ({**TIMED, "scheduling": "idle"}, "idle", False, True),
+        ({**BEFORE, "ended": "killed"}, "normal", False, False),
     ],
 )
 def test_a_row_has_the_seconds_of_all_sittings_or_none(
@@ -427,18 +433,18 @@ def test_a_run_that_saved_nothing_begins_anew_and_leaves_nothing_of_before(fake,
 
 
 @pytest.mark.parametrize(
-    ("sittings", "log", "label"),
+    ("from_checkpoint", "log", "label"),
     [
-        ([{}], "", ""),
-        ([{"from_checkpoint": False}] * 2, "", ""),
-        ([{"from_checkpoint": False}, {"from_checkpoint": True}], "", "exactly"),
-        ([{}, {}], "", "exactly"),  # of sittings that did not note it, versions tell
-        ([{}, {}], "no replay was saved with x: it is filled again", "refilled"),
-        ([{}, {}], "x is left out, and filled to its minimum again: damaged", "refilled"),
+        ([False, False], "no replay was saved with x: it is filled again", ""),
+        ([False, True], "", "exactly"),
+        ([False, True], "no replay was saved with x: it is filled again", "refilled"),
+        ([False, True], "x is left out, and filled to its minimum again: damaged", "refilled"),
+        # A save that failed, after which another went well.
+        ([False, True], "not saved in x, and is filled again by a run that goes on", "exactly"),
     ],
 )
-def test_how_a_run_went_on(tmp_path, sittings, log, label):
-    for number in range(len(sittings)):
+def test_how_a_run_went_on(tmp_path, from_checkpoint, log, label):
+    for number in range(len(from_checkpoint)):
         version = tmp_path / f"runs/name/version_{number}"
         version.mkdir(parents=True)
         (version / "config.yaml").write_text(
@@ -446,15 +452,8 @@ def test_how_a_run_went_on(tmp_path, sittings, log, label):
             "data: {actors: {num_actors: 0}}\ntrainer: {devices: 1}\n"
         )
     (tmp_path / "fit.log").write_text(log)
+    sittings = [{"from_checkpoint": one} for one in from_checkpoint]
     assert runs._how_it_went_on(tmp_path, sittings) == label
-
-
-def test_a_trained_run_is_only_tested(fake):
-    task, folder = fake("")
-    runs.advance(task, 10, folder, None)
-    runs.advance(task, 10, folder, None)
-    assert (folder / "fit.log").read_text().split() == ["False"]
-    assert len(json.loads((folder / "sittings.json").read_text())) == 1
 
 
 def test_a_command_that_is_stopped_stops_its_run_and_notes_it(fake, monkeypatch):
@@ -492,6 +491,30 @@ def test_a_run_that_was_killed_is_open_twice_and_then_has_failed(fake):
     row = runs.advance(task, 10, folder, None)
     assert (row["outcome"], row["sittings"]) == ("failed", 3)
     assert "ended with -9" in str(row["reason"])
+
+
+def test_the_reason_of_a_failed_run_is_of_its_last_sitting(fake):
+    task, folder = fake("print('an error of before'); sys.exit(143)")
+    with pytest.raises(runs.Stopped, match="stopped, goes on the next time"):
+        runs.advance(task, 10, folder, None)
+    fake("print('no space'); sys.exit(3)")
+    assert runs.advance(task, 10, folder, None)["reason"] == "lrl fit ended with 3: no space"
+
+
+def test_a_test_that_was_killed_is_open_twice_and_then_has_failed(fake):
+    task, folder = fake("", "import os; os.kill(os.getpid(), 9)")
+    for _ in range(2):
+        with pytest.raises(runs.Stopped, match="killed by signal 9, goes on the next time"):
+            runs.advance(task, 10, folder, None)
+    row = runs.advance(task, 10, folder, None)
+    assert (row["outcome"], row["sittings"]) == ("failed", 1)
+    assert "ended with -9" in str(row["reason"])
+
+
+def test_a_run_on_its_own_that_was_killed_has_failed(fake):
+    task, _ = fake("import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(runs.Failed, match="ended with -9"):
+        runs.run(task, 10)
 
 
 def test_a_test_that_fails_has_a_row(fake):
@@ -547,14 +570,14 @@ def test_a_page_has_scores_published_ones_and_bars(two):
         {"task": "one", "algorithm": "dqn_5m_frames", "score": "17"},
     ]
     assert pages.section(two, rows, published) == (
-        "3 of 6 runs are done, 1 failed. Training seeds 10 to 11. 1 trained on H100. "
-        "The others made 20 to 20 learner steps in a second of CPU time (`learner_steps` by "
+        "3 of 6 runs are done, 1 failed. Training seeds 10, 11. 1 trained on H100. "
+        "The CPU time of 1 other is known: 20 learner steps in a second of it (`learner_steps` by "
         "`cpu_seconds`).\n"
         "\n- `one b` seed 11 failed, and is in no figure: no memory\n\n"
         "| task | a | b | dqn 5m frames, published | bar | reached |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| `one` | 475.5 (470.0 to 481.0; 2) |  | 17 | 475 | 1 of 3 |\n"
-        "| `two` |  | 3.0 (1) |  | -inf | 1 of 1 |\n"
+        "| `two` |  | 3.0 (1) |  |  |  |\n"
     )
 
 
@@ -611,8 +634,8 @@ def test_a_page_has_human_normalised_statistics_and_pictures(games, tmp_path):
         f"campaign_games_{what}.png" for what in ("scores", "profile", "curves")
     ]
     said, bands, *shown = [line for line in shown if line]
-    assert said.startswith("Intervals of 2 runs a task are narrower than they say")
-    assert bands.startswith("Bands around curves of 2 seeds reach hardly beyond these seeds")
+    assert said.startswith("With 2 runs a task these intervals are too narrow for 95 %")
+    assert bands.startswith("With 2 seeds, bands hardly reach beyond the seeds' own curves")
     assert shown == [
         f"![{pages._CAPTIONS[what]}](images/campaign_games_{what}.png)"
         for what in ("scores", "profile", "curves")

@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark.scores import campaign, curves, runs
+from benchmark.scores import curves, measure, runs
 from benchmark.scores.records import read_rows
 from benchmark.scores.tasks import TASKS, Task
 
@@ -37,10 +37,10 @@ def command(monkeypatch, tmp_path, capsys):
 
     def call(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["scores", *arguments, "--csv", str(tmp_path / "a.csv")])
-        campaign.main()
+        measure.main()
         return capsys.readouterr().out
 
-    monkeypatch.setattr(campaign, "run", run)
+    monkeypatch.setattr(measure, "run", run)
     return call, ran
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from benchmark.scores import pages
-from benchmark.scores.campaign import table
+from benchmark.scores.measure import table
 from benchmark.scores.records import read_rows
 from benchmark.scores.tasks import TASKS
 from lrl.report.evaluate import evaluate

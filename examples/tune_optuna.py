@@ -1,6 +1,6 @@
 """Search with Optuna, end hopeless trials early, then score what was found where nobody searched.
 
-    pip install 'lrl[tune]'
+    python -m pip install '.[tune]'  # in a clone
     python examples/tune_optuna.py [--trials 20] [--max-steps 3000]
 
 No seed does two things. Trials train with seeds from 1000 on and are compared by the evaluations

@@ -1,6 +1,6 @@
 """Search with Ray Tune and ASHA, which ends the worse runs early; actors count as part of a trial.
 
-    pip install 'lrl[tune]'
+    python -m pip install '.[tune]'  # in a clone
     python examples/tune_ray.py [--trials 8] [--max-steps 3000]
 
 A trial takes a core for its learner and one for each of its actors, so that Ray starts no more of

@@ -216,7 +216,7 @@ def test_the_documented_metrics_are_those_that_are_logged(tmp_path):
     run = make_run(tmp_path, ActorLearnerCallback(5, 10, 0), data=data).fit()
     logged = {name for row in run.metrics() for name in row} - {"step", "epoch"}
     elsewhere = {"eval/video", "distribution/q", "distribution/td_error"}  # TensorBoard's alone
-    elsewhere |= {"count/rows_left_out"}  # without a replay
+    elsewhere |= {"count/rows_left_out", "count/calls_lost"}  # without a replay, on a cluster
     assert documented_metrics() == logged | elsewhere
 
 

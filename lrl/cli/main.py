@@ -29,7 +29,7 @@ from lrl.checkpoints.stamp import flatten
 from lrl.cli.commands import configure_logging, report_mistake
 from lrl.cli.exit_status import Outcome, callback_of
 from lrl.cli.failure import report_failure
-from lrl.cli.messages import check_settings, check_variables, has_variables
+from lrl.cli.messages import check_sections, check_settings, check_variables, has_variables
 from lrl.cli.recipes import with_paths
 from lrl.cli.yaml_files import check_yaml
 from lrl.deploy.hub import fetched
@@ -90,6 +90,8 @@ def names_model(arguments: Sequence[str]) -> bool:
     given: list[tuple[str, str]] = []
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         option, is_whole, value = word.partition("=")
+        if not is_whole and len(word) > 2 and word.startswith("-c"):  # both in one word
+            option, is_whole, value = "-c", "=", word[2:]
         given.append((option, value if is_whole else following))
     for name, value in os.environ.items():
         if name.startswith("LRL_"):
@@ -118,20 +120,25 @@ class SettingsParser(LightningArgumentParser):
         """Parse a configuration; what a user wrote is to have today's names, each once."""
         if not kwargs.get("path"):
             check_yaml(content, "--config")
+            check_sections(self, content, "--config")
         if content.startswith(_SAVED):
             settings = translated(yaml.safe_load(content))
             content = yaml.safe_dump(settings, sort_keys=False)
         return super().parse_string(content, *args, **kwargs)
 
     def parse_path(self, path: Any, *args: Any, **kwargs: Any) -> Namespace:
-        """Parse a file, of which mistakes are told with its path."""
+        """Parse a file, of which mistakes are told with its path, or what comes out of a pipe."""
         try:
-            check_yaml(Path(path).read_text(encoding="utf-8"), f"--config {path}")
+            content = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(
                 f"--config {path} is no text in UTF-8 ({error.reason} in byte {error.start}): save "
                 "it as UTF-8; a checkpoint is given as --ckpt_path"
             ) from error
+        check_yaml(content, f"--config {path}")
+        check_sections(self, content, str(path))
+        if not Path(path).is_file():  # a pipe can be read only once
+            return self.parse_string(content, *args, **kwargs)
         return super().parse_path(path, *args, **kwargs)
 
 
@@ -396,6 +403,8 @@ def run() -> int:
     outcome = Outcome()
     try:
         sys.argv[1:] = with_paths(sys.argv[1:])  # in place: ranks are started with the same
+        for variable in (name for name in os.environ if name.endswith("__CONFIG")):
+            _, os.environ[variable] = with_paths(["--config", os.environ[variable]])
         with ending.raising(), outcome.tidied():
             LrlCLI(outcome)
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:

@@ -76,20 +76,15 @@ _WORDS = {
 
 
 def check_settings(parser: ArgumentParser, config: Namespace) -> None:
-    """Refuse what jsonargparse lets through: null for any setting, a number for a whole section.
+    """Refuse what jsonargparse lets through: null for any setting, numbers that are too large.
 
     Args:
         parser: Of the subcommand; knows the settings' types.
         config: The settings.
 
     Raises:
-        ConfigError: A setting is null and may not be or too large, or a section is no mapping.
+        ConfigError: A setting is null and may not be, or too large.
     """
-    for path in config.get("config") or []:
-        content = yaml.safe_load(path.get_content())
-        for action in parser._actions:
-            if type(action).__name__ == "_ActionConfigLoad":
-                _check_section(parser, path, action.dest, content)
     for action in parser._actions:
         name, hint = action.dest, getattr(action, "_typehint", None)
         value = config.get(name)
@@ -104,17 +99,29 @@ def check_settings(parser: ArgumentParser, config: Namespace) -> None:
             )
 
 
-def _check_section(parser: ArgumentParser, path: object, section: str, content: object) -> None:
-    """Refuse a section that is no mapping; jsonargparse would take the defaults of all in it."""
-    for key in section.split("."):
-        if not isinstance(content, dict) or key not in content:
-            return
-        content = content[key]
-    if not isinstance(content, (dict, str)):  # text is the path of a file with the section
-        raise ConfigError(
-            f"{section} is {'null' if content is None else repr(content):.100} in {path}, but must "
-            f"hold settings, such as {_example(parser, section)}"
-        )
+def check_sections(parser: ArgumentParser, content: str, name: str) -> None:
+    """Refuse sections that are no mappings; jsonargparse would take the defaults of all in them.
+
+    Args:
+        parser: Of the subcommand; knows the sections.
+        content: YAML of a configuration.
+        name: What it is called.
+
+    Raises:
+        ConfigError: A section is null, a number or a list.
+    """
+    settings = yaml.safe_load(content)
+    for action in parser._actions:
+        if type(action).__name__ != "_ActionConfigLoad":
+            continue
+        section, found = action.dest, settings
+        for key in section.split("."):
+            found = found.get(key, {}) if isinstance(found, dict) else {}
+        if not isinstance(found, (dict, str)):  # text is the path of a file with the section
+            raise ConfigError(
+                f"{section} is {'null' if found is None else repr(found):.100} in {name}, but must "
+                f"hold settings, such as {_example(parser, section)}"
+            )
 
 
 def _example(parser: ArgumentParser, section: str) -> str:

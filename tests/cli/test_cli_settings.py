@@ -7,6 +7,7 @@ import functools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,39 @@ def test_a_mistake_in_a_file_is_named_too(command, project):
     assert "Traceback" not in err
 
 
+def test_a_configuration_may_be_given_as_text(command, monkeypatch):
+    """The checkpoint that is not there is looked for once all settings have been read."""
+    text, mistake = "{ckpt_path: nowhere.ckpt}", "--ckpt_path nowhere.ckpt: there is no such"
+    code, _, err = command("fit", "--config", "base.yaml", "--config", text)
+    assert code == 2
+    assert mistake in err
+    code, _, err = command("fit", "--config", "base.yaml", "--config", "{data: {rate: 3}}")
+    assert code == 2
+    assert "data.rate is 3 in --config, but must hold settings, such as data.rate." in err
+    monkeypatch.setenv("LRL_FIT__CONFIG", text)
+    code, _, err = command("fit", "--config", "base.yaml")
+    assert code == 2
+    assert mistake in err
+
+
+def test_a_configuration_may_come_out_of_a_pipe(command, project):
+    pipe = project.folder / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("{ckpt_path: nowhere.ckpt}",))
+    writer.start()
+    code, _, err = command("fit", "--config", "base.yaml", "--config", "pipe")
+    writer.join()
+    assert code == 2
+    assert "--ckpt_path nowhere.ckpt: there is no such" in err
+
+
+def test_a_variable_may_name_a_recipe(command, monkeypatch):
+    monkeypatch.setenv("LRL_FIT__CONFIG", "recipe:mountaincar")
+    code, printed, err = command("fit", "--print_config")
+    assert code in (None, 0), err
+    assert yaml.safe_load(printed)["data"]["env"]["id"] == "MountainCar-v0"
+
+
 @pytest.mark.parametrize(("old", "new"), [pair for pair in RENAMED.items() if "." in pair[0]])
 def test_an_old_key_is_answered_with_the_new_which_exists(command, project, old, new):
     sections, name = old.split(".")[:-1], old.split(".")[-1]
@@ -205,7 +239,7 @@ class MyDQN(lrl.DQN):
 
 @pytest.mark.parametrize(
     "spelling",
-    ["--model.class_path=", "--model=", "file", "saved", "file of the model", "variable"],
+    ["--model.class_path=", "--model=", "file", "-c", "saved", "file of the model", "variable"],
 )
 def test_a_model_of_ones_own_is_named_by_its_class(command, project, spelling, monkeypatch):
     (project.folder / "my_module.py").write_text(MY_DQN)
@@ -214,6 +248,8 @@ def test_a_model_of_ones_own_is_named_by_its_class(command, project, spelling, m
     (project.folder / "model.yaml").write_text(yaml.safe_dump(model))
     if spelling in ("file", "saved"):
         given = ["--config", "mine.yaml"]
+    elif spelling == "-c":
+        given = ["-cmine.yaml"]
     elif spelling == "file of the model":
         given = ["--model", "model.yaml"]
     elif spelling == "variable":

@@ -57,7 +57,9 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
         self._candidate: Path | None = None
         self._asked_step = 0
         self._asked_at = 0.0
+        self._skipped_step = -1
         self._is_awaiting = False
+        self._is_kept = False  # the candidate, in its file
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Turn Lightning's validation off."""
@@ -70,7 +72,7 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the evaluator, with what a resumed run may have left out."""
-        self._asked_step, self._is_awaiting = 0, False
+        self._asked_step, self._skipped_step, self._is_awaiting = 0, -1, False
         if trainer.is_global_zero:
             self._start(trainer)
         if self.is_due(trainer):
@@ -107,11 +109,12 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
     ) -> None:
         """Take a result, if one has come; have the weights evaluated, if it is time."""
         self._take_result(trainer)
-        if not self.is_due(trainer):
+        if not self.is_due(trainer) or self._skipped_step == trainer.global_step:
             return
         if not trainer.strategy.broadcast(self._is_awaiting):
             self._begin(trainer)
         elif not self.is_last(trainer):
+            self._skipped_step = trainer.global_step  # which batches may follow that accumulate
             _log.warning(
                 "the evaluation at learner step %d is left out: that of step %d still runs after "
                 "%.0f s; raise eval_period_learner_steps or lower evaluation.episodes",
@@ -143,9 +146,11 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
     def _begin(self, trainer: L.Trainer) -> None:
         """Save the candidate and have it evaluated; all ranks call it."""
         self._asked_step, self._asked_at = trainer.global_step, time.monotonic()
+        self._is_kept = False
         try:
             if self._candidate is not None:
                 save_checkpoint(trainer, self._candidate)
+                self._is_kept = True
         except SaveError as error:
             if trainer.is_global_zero:
                 _log.error("weights that may prove the best could not be kept: %s", error)
@@ -176,7 +181,7 @@ class BackgroundEvaluation(PeriodicEvaluation, EvaluatesInBackground):
             {name: torch.tensor(value) for name, value in metrics.items()}  # for the progress bar
         )
         log_metrics(trainer, metrics, self._asked_step)
-        if self._candidate is not None:
+        if self._candidate is not None and self._is_kept:
             self.best.take(trainer, self._candidate, metrics)
         self._discard_candidate()  # it must not pass for the next, if that cannot be saved
 

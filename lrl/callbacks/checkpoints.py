@@ -217,7 +217,7 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
         self.last_model_path = ""
         self._evaluation_is_due = evaluation_is_due
         self._beside = beside
-        self._saved_step = -1
+        self._saved_step = self._tried_step = -1
         self._failures = 0
 
     @property
@@ -232,6 +232,11 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
         if stage == "fit":
             self._refuse_another_last(trainer)
             self.last_model_path, self._saved_step, self._failures = "", -1, 0
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note where a run that goes on begins: there it was saved."""
+        self._tried_step = trainer.global_step
 
     @override
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -249,7 +254,10 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
         batch_idx: int,
     ) -> None:
         """Save if it is time and no evaluation follows."""
+        if self._tried_step == trainer.global_step:  # while gradients are accumulated
+            return
         if self._is_time(trainer) and not self._evaluation_is_due(trainer):
+            self._tried_step = trainer.global_step
             self._try_to_save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -318,7 +326,7 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
             self._failures += 1
             if trainer.is_global_zero:
                 _log.error(
-                    "%s (failed %d times in a row; %s). Training goes on and tries again in %d "
+                    "%s (%d failed saves in a row; %s). Training goes on and tries again in %d "
                     "learner steps",
                     error, self._failures, self._kept(), self.period_learner_steps,
                 )  # fmt: skip
@@ -390,6 +398,8 @@ class FolderClaim(TornDownAlways):
         """
         folder = checkpoint_folder(trainer).parent
         if fcntl is None or not trainer.is_global_zero or self._descriptor >= 0:
+            return
+        if is_trial(trainer):  # it keeps nothing
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(folder, os.O_RDONLY)

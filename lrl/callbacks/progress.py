@@ -41,8 +41,8 @@ class RLProgressBar(ProgressBar):
 
     Of several ranks it shows the numbers of the last logged row, which are of all of them.
 
-    Every number is one the host already has; nothing waits for the device. Without a terminal a
-    line is printed at every `refresh_seconds` instead.
+    Every number is one the host already has; nothing waits for the device. Without a terminal it
+    prints a line every ten `refresh_seconds` instead.
 
     Args:
         refresh_seconds: Seconds between refreshes on a terminal; ten times as long elsewhere.
@@ -78,8 +78,8 @@ class RLProgressBar(ProgressBar):
             unit="step",
             desc="learning",
             dynamic_ncols=terminal,
-            mininterval=self._period,
-            maxinterval=self._period * 2,
+            miniters=1,  # when it is time is decided here
+            mininterval=0,
             bar_format=_BAR_FORMAT,
         )
 

@@ -17,7 +17,8 @@ from lrl.types import ConfigError
 
 _log = logging.getLogger(__name__)
 
-_PARTS = ("encoder", "core", "head")
+_PARTS, _LEARNING = ("encoder", "core", "head"), ("optimizer", "lr_scheduler")
+_CLASSES = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 
 
 def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None:
@@ -34,7 +35,7 @@ def check_fits(module: L.LightningModule, checkpoint: Mapping[str, Any]) -> None
         check_format(stamp)
         _check_environment(trained_in(stamp)["id"], getattr(trainer, "datamodule", None))
     _check_network(module, checkpoint["state_dict"], saved, own)
-    check_finite(checkpoint["state_dict"])
+    check_finite(module, checkpoint["state_dict"])
     if trainer is None or trainer.state.fn != "fit":
         return
     if not checkpoint.get("optimizer_states"):
@@ -95,7 +96,8 @@ def _compare_seeds(stamp: Mapping[str, Any] | None, datamodule: Any) -> None:
 
 def _compare_optimizers(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Say which settings of the optimizer have no effect: its saved state holds them."""
-    changed = _said(saved, own, ("optimizer", "lr_scheduler"))
+    saved, own = ({**each, **_with_defaults(each)} for each in (saved, own))
+    changed = _said(saved, own, _LEARNING)
     if changed:
         _log.warning(
             "a run that goes on keeps the checkpoint's settings of optimizer and scheduler: %s; "
@@ -119,6 +121,7 @@ def _check_network(
     saved: Mapping[str, Any],
     own: Mapping[str, Any],
 ) -> None:
+    saved, own = ({**each, **_with_defaults(each)} for each in (saved, own))
     there = {name: list(tensor.shape) for name, tensor in tensors.items()}
     here = {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
     names = sorted(there.keys() | here.keys())
@@ -126,7 +129,6 @@ def _check_network(
         names = [name for name in names if name in there and name in here]
     tensor = next((name for name in names if there.get(name) != here.get(name)), None)
     if tensor is None:
-        saved, own = ({**each, **_with_defaults(each)} for each in (saved, own))
         if changed := _said(saved, own, _PARTS):
             _log.warning(
                 "the checkpoint's weights have the shapes of this network, but were learnt with "
@@ -143,25 +145,31 @@ def _check_network(
 
 
 def _with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a network with all arguments: scripts save those that they gave."""
+    """Return the parts of an agent with all arguments: scripts save those that they gave."""
     found = {}
-    for name in _PARTS:
+    for name in (*_PARTS, *_LEARNING):
         part = settings.get(name)
         if isinstance(part, Mapping) and "class_path" in part:
             module, _, cls = part["class_path"].rpartition(".")
             part_class = getattr(sys.modules.get(module), cls, None)
             defaults = {}
-            if isinstance(part_class, type) and issubclass(part_class, torch.nn.Module):
+            if isinstance(part_class, type) and issubclass(part_class, _CLASSES):
                 parameters = inspect.signature(part_class).parameters
                 defaults = {k: p.default for k, p in parameters.items() if p.default is not p.empty}
-            found[name] = {**part, "init_args": {**defaults, **part.get("init_args", {})}}
+            given = {**defaults, **part.get("init_args", {})}
+            plain = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+            found[name] = {**part, "init_args": plain}
     return found
 
 
-def check_finite(tensors: Mapping[str, Any]) -> None:
-    """Check that all weights of a checkpoint are finite; raise `ConfigError` otherwise."""
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+def check_finite(module: torch.nn.Module, tensors: Mapping[str, Any]) -> None:
+    """Check that a checkpoint's weights of a module are finite; its buffers may be infinite.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for name, _ in module.named_parameters():
+        if name in tensors and not torch.isfinite(tensors[name]).all():
             raise ConfigError(
                 f"the weights {name} of the checkpoint are NaN or infinite: its training diverged, "
                 "so that its actions mean nothing; take an earlier one"

@@ -80,8 +80,8 @@ class ReplaySaver:
         """
         if self.is_writing:
             _log.warning(
-                "training waits, since the replay is still being written in %s: it takes longer "
-                "than actor_learner.save_period_learner_steps",
+                "training waits, since the replay of the save before is still being written in %s; "
+                "if this is so at each save, raise actor_learner.save_period_learner_steps",
                 self._folder,
             )
         self.finish()
@@ -146,7 +146,9 @@ class ReplaySaver:
         try:
             self.write()
         except FileNotFoundError as error:
-            _log.error("the replay is not saved, but will be as a whole the next time: %s", error)
+            _log.error(
+                "the replay was not saved, and the next save will write all of it: %s", error
+            )
             self._forget()
         except Exception as error:  # training goes on, and the next save may succeed
             _log.error(

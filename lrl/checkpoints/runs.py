@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from lrl.checkpoints.files import CheckpointError, read_checkpoint
 from lrl.checkpoints.saved_replay import (
@@ -114,7 +115,10 @@ def resolve_checkpoint(
     if existing:
         found = _first_whole(existing if path == "last" else existing[:1])
         if existing[0].parent.parent != folders[-1]:
-            _log.warning("--ckpt_path %s: %s has none, %s is taken", path, folders[-1], found)
+            # Further ranks start once the first one has made the folder of this run.
+            rank_zero_only(_log.warning)(
+                "--ckpt_path %s: %s has none, %s is taken", path, folders[-1], found
+            )
         return str(found)
     if path == "last" and may_be_missing:
         _log.warning("--ckpt_path last: no run in %s has saved any, training begins", runs / name)

@@ -120,7 +120,7 @@ def _build(path: Path, content: Mapping[str, Any], device: torch.device | str) -
     settings = {n: v for n, v in content["hyper_parameters"].items() if n in known}
     module = DQN(**settings)
     module.load_state_dict(content["state_dict"])
-    check_finite(content["state_dict"])
+    check_finite(module, content["state_dict"])
     agent = Agent(path, module.to(device).eval(), env, stamp)
     agent.evaluation()
     itemgetter("seed", "learner_steps", "frames")(stamp["training"])

@@ -226,13 +226,13 @@ def check_evaluation_schedule(trainer: L.Trainer, evaluation: Evaluates) -> None
     ]
     is_inline = learner_steps > 0 and not isinstance(evaluation, EvaluatesInBackground)
     if not is_inline and not getattr(trainer, "fast_dev_run", False):
-        ones = (0, 1.0) if learner_steps == 0 else (1.0,)
+        ones = (0, 0.0, 1.0) if learner_steps == 0 else (1.0,)
         refused.append(("limit_val_batches", ones, "Lightning's validation loop does not run"))
     for setting, allowed, why in refused:
-        if getattr(trainer, setting) not in allowed:
-            raise ConfigError(
-                f"trainer.{setting} is {getattr(trainer, setting)}, but {why}; leave this out"
-            )
+        given = getattr(trainer, setting)
+        # 1 is one batch, and 1.0 all of them.
+        if not any(type(given) is type(one) and given == one for one in allowed):
+            raise ConfigError(f"trainer.{setting} is {given}, but {why}; leave this out")
     if not isinstance(evaluation, EvaluatesInBackground):
         return
     for callback in parts_of(trainer, Monitors):

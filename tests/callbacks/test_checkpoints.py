@@ -292,14 +292,15 @@ def test_an_error_in_an_evaluation_leaves_sound_weights(tmp_path, saves, monkeyp
 
 
 def test_two_runs_do_not_keep_their_checkpoints_in_one_folder(tmp_path):
-    def run(*callbacks: L.Callback) -> None:
-        own = ActorLearnerCallback(5, 0, 0)
-        make_run(tmp_path, *callbacks, own, logger=False, default_root_dir=tmp_path).fit()
+    def run(*callbacks: L.Callback, **settings: Any) -> None:
+        settings |= {"logger": False, "default_root_dir": tmp_path}
+        make_run(tmp_path, *callbacks, ActorLearnerCallback(5, 0, 0), **settings).fit()
 
     def meanwhile(trainer: L.Trainer, batch: Any) -> None:
         if trainer.global_step == 5:
             with pytest.raises(ConfigError, match="another run trains in"):
                 run()
+            run(fast_dev_run=1)  # it keeps nothing there
 
     run(AfterEachStep(meanwhile))
     (tmp_path / "checkpoints" / "last.ckpt").unlink()

@@ -236,7 +236,8 @@ def test_a_training_step_that_returns_no_priorities(tmp_path):
 
 @pytest.mark.parametrize("evaluation", ["inline", "background"])
 @pytest.mark.parametrize(
-    ("name", "value"), [("val_check_interval", 7), ("check_val_every_n_epoch", 2)]
+    ("name", "value"),
+    [("val_check_interval", 7), ("val_check_interval", 1), ("check_val_every_n_epoch", 2)],
 )
 def test_a_schedule_of_evaluations_that_would_be_passed_over_is_refused(
     tmp_path, evaluation, name, value

@@ -13,6 +13,7 @@ from helpers.checkpoints import edited, with_nan
 from helpers.training_runs import make_run, quiet, small_agent, small_data
 
 from lrl import DQN, ActorLearnerCallback, ConfigError, EnvConfig
+from lrl.checkpoints.compatibility import check_finite
 from lrl.checkpoints.stamp import STAMP_KEY
 from lrl.networks import CategoricalHead, MLPEncoder, NatureEncoder, ScalarHead
 from lrl.types import EnvSpec
@@ -24,6 +25,16 @@ pytestmark = quiet
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("first"), ActorLearnerCallback(5, 0, 0), max_steps=2)
     return run.fit().checkpoint("last")
+
+
+def test_buffers_may_be_infinite_and_weights_may_not():
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    check_finite(module, module.state_dict())
+    with torch.no_grad():
+        module.bias[1] = torch.inf
+    with pytest.raises(ConfigError, match="the weights bias of the checkpoint are NaN or infinite"):
+        check_finite(module, module.state_dict())
 
 
 def agent(**settings: Any) -> DQN:
@@ -46,7 +57,7 @@ OTHERS = {
     "head's settings": (
         {"head": functools.partial(ScalarHead, dueling=True)},
         {},
-        r"model\.head\.init_args\.dueling is None there and True here",
+        r"model\.head\.init_args\.dueling is False there and True here",
     ),
     "environment": (
         {},

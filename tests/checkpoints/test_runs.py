@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from benchmark.chaos.checkpoints import some_checkpoint
@@ -49,7 +50,9 @@ def test_the_newest_is_found_and_nothing_is_said(tmp_path: Path, folder: Path, c
     assert caplog.text == ""
 
 
-def test_the_best_of_a_run_that_went_on_is_that_of_where_it_began(tmp_path: Path, folder, caplog):
+def test_the_best_of_a_run_that_went_on_is_that_of_where_it_began(
+    tmp_path: Path, folder, caplog, monkeypatch
+):
     began = tmp_path / "run/version_3/checkpoints/best.ckpt"  # version 12 is of another training
     state = {"best_model_path": str(began), "best_model_score": 2.0}
     lightnings = {"best_model_path": str(folder / "best.ckpt"), "best_model_score": None, "mode": 0}
@@ -59,6 +62,9 @@ def test_the_best_of_a_run_that_went_on_is_that_of_where_it_began(tmp_path: Path
     assert resolve_checkpoint("best", tmp_path, "run") == str(began)
     (warning,) = caplog.messages
     assert f"version_13 has none, {began} is taken" in warning
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # which finds the first rank's new folder
+    assert resolve_checkpoint("best", tmp_path, "run") == str(began)
+    assert caplog.messages == [warning]
     moved = tmp_path / "moved/run"
     shutil.copytree(tmp_path / "run", moved)
     other = {"best_model_path": str(began), "best_model_score": 3.0}  # of a run that is there now

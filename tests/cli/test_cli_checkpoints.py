@@ -126,7 +126,7 @@ def test_a_changed_learning_rate_is_not_passed_over_in_silence(command, run, cap
     code, _, err = command(*ASK["fit"], *settings, *path, "--trainer.max_steps=6")
     assert code in (None, 0), err
     (warning,) = (message for message in caplog.messages if "goes on keeps" in message)
-    assert f"model.optimizer.init_args.lr is 0.001 there and {LR} here" in warning
+    assert f"model.optimizer.init_args.lr is 0.001 there and {LR} here;" in warning
 
 
 @pytest.mark.parametrize("name", ["fit", "test", "evaluate"])

@@ -104,7 +104,7 @@ def test_the_trainer_gets_its_sanity_steps_back(tmp_path):
     assert [int(row["step"]) for row in run.metrics() if "eval/return_mean" in row] == [10, 20]
 
 
-@pytest.mark.parametrize("limit", [0, 5])
+@pytest.mark.parametrize("limit", [0, 1, 5])
 def test_limits_of_validation_are_refused_where_a_process_evaluates(tmp_path, limit):
     callback = ActorLearnerCallback(5, 10, evaluation="background")
     with pytest.raises(ConfigError, match=f"trainer.limit_val_batches is {limit}, but Lightning"):

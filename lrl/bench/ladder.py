@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,6 +21,7 @@ from lrl.bench.measure import Measurement, compared
 from lrl.bench.workloads import WORKLOADS, hand_out, make_batch
 from lrl.callbacks import NonFiniteGuard
 from lrl.learner.dqn import DQN
+from lrl.parts.quiet import silence
 from lrl.types import Batch, first_line
 
 _BATCHES = 4  # that take turns, so that none of them stays in a cache
@@ -154,7 +153,7 @@ def _measured(name: str, side: Side, device: str, updates: int, rounds: int) -> 
     )
     batches = [make_batch(workload, seed).to(device) for seed in range(_BATCHES)]
     windows = _Windows(batches, side, updates, rounds)
-    with _quiet():
+    with silence("lightning.pytorch"):
         _trainer(side, device).fit(module, train_dataloaders=windows)
     return windows
 
@@ -173,20 +172,6 @@ def _trainer(side: Side, device: str) -> L.Trainer:
         enable_model_summary=False,
         log_every_n_steps=1_000_000,
     )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out Lightning's lines, which would divide the tables."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _counted(profile: Any, updates: int) -> dict[str, float]:

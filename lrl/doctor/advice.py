@@ -84,13 +84,12 @@ def _for_cores(cores: int) -> str:
 
 
 def _for_speeds(speeds: Speeds) -> Iterator[str]:
-    fastest = min(speeds.nature, speeds.nature_bfloat16 or speeds.nature)
     if speeds.nature_bfloat16 and speeds.nature > 1.2 * speeds.nature_bfloat16:
         yield (
             f"convolutional networks are {speeds.nature / speeds.nature_bfloat16:.1f} times as "
             "fast in bfloat16: --trainer.precision bf16-mixed"
         )
-    minutes = _UPDATES * fastest / 6e4
+    minutes = _UPDATES * speeds.nature / 6e4  # the recipe is in float32
     words = (
         f"learning from a million frames of Pong takes about {minutes:.0f} minutes with recipe:pong"
     )

@@ -32,7 +32,7 @@ def doctor(
     Args:
         gpu_ready: A class to look at, such as my_module.MyAgent; its settings are its defaults.
         env: An environment that the class can learn in.
-        learner_steps: How many steps the class learns.
+        learner_steps: How many training steps the class makes.
         measure: Whether this machine's speed is measured (3 seconds).
 
     Raises:

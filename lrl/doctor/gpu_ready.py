@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import pkgutil
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -27,7 +24,7 @@ from lrl.envs import EnvConfig
 from lrl.learner.datamodule import ReplayDataModule
 from lrl.learner.dqn import DQN
 from lrl.parts import safety
-from lrl.parts.quiet import quieten
+from lrl.parts.quiet import quieten, silence
 from lrl.pools.local import LocalPool
 from lrl.pools.pool import Delivery
 from lrl.replay import RateLimiterConfig, ReplayConfig
@@ -80,7 +77,8 @@ def look_at(gpu_ready: str, env: str, learner_steps: int) -> None:
     Args:
         gpu_ready: The class's path.
         env: An environment that it can learn in.
-        learner_steps: How many steps it learns.
+        learner_steps: How many training steps it makes, each of its `updates_per_step` learner
+            steps.
 
     Raises:
         ConfigError: It is no agent, waits for the GPU, or cannot learn there.
@@ -90,7 +88,7 @@ def look_at(gpu_ready: str, env: str, learner_steps: int) -> None:
         raise ConfigError(f"--learner_steps must be above {_FIRST + 1}, got {learner_steps}")
     quieten()
     module.hparams["updater"] = "eager"  # a graph of what waits cannot be captured at all
-    steps_made = learner_steps * module.updates_per_step
+    updates = module.updates_per_step
     data = ReplayDataModule(
         EnvConfig(env),
         actors=ActorConfig(num_actors=0, envs_per_actor=2),
@@ -100,13 +98,13 @@ def look_at(gpu_ready: str, env: str, learner_steps: int) -> None:
 
     def fit(ends: L.Callback, strategy: SingleDeviceStrategy) -> None:
         trainer = L.Trainer(
-            strategy=strategy, max_steps=steps_made, callbacks=[NonFiniteGuard(), ends],
-            default_root_dir=folder, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=10**6,
+            strategy=strategy, max_steps=learner_steps * updates, default_root_dir=folder,
+            callbacks=[NonFiniteGuard(), ends], logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=0,
         )  # fmt: skip
         trainer.fit(module, datamodule=data)
 
-    with tempfile.TemporaryDirectory() as folder, _silence():
+    with tempfile.TemporaryDirectory() as folder, silence("lrl", "lightning.pytorch"):
         try:
             steps = notes_of_steps(fit)
         except MixedDevicesError as error:
@@ -114,19 +112,20 @@ def look_at(gpu_ready: str, env: str, learner_steps: int) -> None:
                 f"{gpu_ready} cannot learn on a GPU: {error}. Make new tensors on the device of "
                 "those that they meet, and register constants as buffers"
             ) from error
-    _check_reads(gpu_ready, steps)
+    _check_reads(gpu_ready, steps, len(steps) * updates)
     count = Counter(note.kind for note in steps[-1])
+    launched, there, back = (count[kind] / updates for kind in ("kernel", "to_device", "to_host"))
     print(
-        f"{gpu_ready} waits for no GPU: a learner step launches {count['kernel']} operations and "
-        f"copies {count['to_device']} block there and {count['to_host']} back, late"
+        f"{gpu_ready} never waits for the GPU: a learner step launches {launched:g} operations, "
+        f"copies {there:g} blocks to it, and {back:g} back without waiting"
     )
 
 
-def _check_reads(gpu_ready: str, steps: Sequence[Sequence[Note]]) -> None:
+def _check_reads(gpu_ready: str, steps: Sequence[Sequence[Note]], learner_steps: int) -> None:
     reads = Counter(f"{n.what} at {n.where}" for step in steps for n in step if n.kind == "read")
     if reads:
-        rates = ((what, count / len(steps)) for what, count in reads.items())
-        each = "; ".join(f"{what} ({rate:g} in a step)" for what, rate in rates)
+        rates = ((what, count / learner_steps) for what, count in reads.items())
+        each = "; ".join(f"{what} ({rate:.3g} in a step)" for what, rate in rates)
         raise ConfigError(
             f"{gpu_ready} waits for the GPU in its learner steps: {each}. Keep what is computed in "
             "tensors there (torch.where instead of `if`), and make new ones on their device"
@@ -192,19 +191,3 @@ def _built(path: str) -> DQN:
         raise ConfigError(
             f"--gpu_ready {path} cannot be made without arguments ({error}): give them defaults"
         ) from error
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Leave out what a run says: it is none."""
-    names = ("lrl", "lightning.pytorch")
-    levels = {name: logging.getLogger(name).level for name in names}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in names:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)

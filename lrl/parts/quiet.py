@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
+from collections.abc import Iterator
 
 _LIGHTNING = "lightning.pytorch.utilities.rank_zero"
 _WARNINGS = (
@@ -34,6 +36,21 @@ def quieten_command_line() -> None:
     quieten()
     for name in (_LIGHTNING, "lightning.fabric.utilities.seed"):
         logging.getLogger(name).addFilter(_is_no_repetition)
+
+
+@contextlib.contextmanager
+def silence(*loggers: str) -> Iterator[None]:
+    """Leave out all warnings, and what these loggers say below an error."""
+    levels = {name: logging.getLogger(name).level for name in loggers}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in loggers:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
 
 
 def _is_no_advertisement(record: logging.LogRecord) -> bool:

@@ -144,7 +144,7 @@ def test_what_is_recommended_follows_from_memory_and_speed():
     assert "bf16-mixed" not in "\n".join(advice(WELL, replace(FAST, nature_bfloat16=9.0)))
     slow = "\n".join(advice(WELL, Speeds(9.0, 1000.0, 120.0, 60.0)))
     assert "2.0 times as fast in bfloat16: --trainer.precision bf16-mixed" in slow
-    assert "about 62 minutes with recipe:pong; on a machine like this: lrl fit" in slow
+    assert "about 125 minutes with recipe:pong; on a machine like this: lrl fit" in slow
 
 
 @pytest.mark.parametrize(

@@ -346,7 +346,7 @@ def _cpu_seconds() -> float:
 
 
 def _last_words(log: Path, begin: int) -> str:
-    """Return the last error that was printed, or the last line, of what is behind a byte."""
+    """Return the last error that was printed, or the last line, of what follows that byte."""
     printed = log.read_bytes()[begin:].decode(errors="replace")
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]

@@ -39,7 +39,7 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """Checksum of the recipe and the settings, 8 hex digits: rows of others are not its."""
+        """Checksum of recipe and settings, 8 hex digits: rows with another one do not count."""
         files = [f"configs/{self.recipe}.yaml", *(s for s in self.settings if s.endswith(".yaml"))]
         lines = [line for file in files for line in Path(file).read_text().splitlines()]
         settings = "".join(line for line in lines if not line.startswith("#"))

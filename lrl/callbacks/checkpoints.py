@@ -326,7 +326,7 @@ class LastCheckpoint(_CheckpointInFolder, IsPeriodic):
             self._failures += 1
             if trainer.is_global_zero:
                 _log.error(
-                    "%s (%d failed saves in a row; %s). Training goes on and tries again in %d "
+                    "%s (failed saves in a row: %d; %s). Training goes on and tries again in %d "
                     "learner steps",
                     error, self._failures, self._kept(), self.period_learner_steps,
                 )  # fmt: skip
@@ -397,9 +397,8 @@ class FolderClaim(TornDownAlways):
             ConfigError: Another run has it.
         """
         folder = checkpoint_folder(trainer).parent
-        if fcntl is None or not trainer.is_global_zero or self._descriptor >= 0:
-            return
-        if is_trial(trainer):  # it keeps nothing
+        is_taken = self._descriptor >= 0
+        if fcntl is None or is_taken or is_trial(trainer) or not trainer.is_global_zero:
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(folder, os.O_RDONLY)

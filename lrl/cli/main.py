@@ -403,8 +403,9 @@ def run() -> int:
     outcome = Outcome()
     try:
         sys.argv[1:] = with_paths(sys.argv[1:])  # in place: ranks are started with the same
-        for variable in (name for name in os.environ if name.endswith("__CONFIG")):
-            _, os.environ[variable] = with_paths(["--config", os.environ[variable]])
+        for name in [f"LRL_{command.upper()}__CONFIG" for command in ("fit", "validate", "test")]:
+            if name in os.environ:
+                _, os.environ[name] = with_paths(["--config", os.environ[name]])
         with ending.raising(), outcome.tidied():
             LrlCLI(outcome)
     except (ActorError, InferenceError, EvaluatorError, NonFiniteLossError, SaveError) as error:

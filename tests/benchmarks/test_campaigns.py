@@ -483,13 +483,17 @@ def test_a_run_that_fails_has_a_row_with_its_reason(fake):
     assert json.loads((folder / "row.json").read_text()) == row
 
 
-def test_a_run_that_was_killed_is_open_twice_and_then_has_failed(fake):
-    task, folder = fake("import os; os.kill(os.getpid(), 9)")
+KILLED = "import os; os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.parametrize(("behaviour", "sittings"), [((KILLED,), 3), (("", KILLED), 1)])
+def test_what_was_killed_is_open_twice_and_then_has_failed(fake, behaviour, sittings):
+    task, folder = fake(*behaviour)  # while it trained, or while it was tested
     for _ in range(2):
-        with pytest.raises(runs.Stopped):
+        with pytest.raises(runs.Stopped, match="killed by signal 9, goes on the next time"):
             runs.advance(task, 10, folder, None)
     row = runs.advance(task, 10, folder, None)
-    assert (row["outcome"], row["sittings"]) == ("failed", 3)
+    assert (row["outcome"], row["sittings"]) == ("failed", sittings)
     assert "ended with -9" in str(row["reason"])
 
 
@@ -501,18 +505,8 @@ def test_the_reason_of_a_failed_run_is_of_its_last_sitting(fake):
     assert runs.advance(task, 10, folder, None)["reason"] == "lrl fit ended with 3: no space"
 
 
-def test_a_test_that_was_killed_is_open_twice_and_then_has_failed(fake):
-    task, folder = fake("", "import os; os.kill(os.getpid(), 9)")
-    for _ in range(2):
-        with pytest.raises(runs.Stopped, match="killed by signal 9, goes on the next time"):
-            runs.advance(task, 10, folder, None)
-    row = runs.advance(task, 10, folder, None)
-    assert (row["outcome"], row["sittings"]) == ("failed", 1)
-    assert "ended with -9" in str(row["reason"])
-
-
 def test_a_run_on_its_own_that_was_killed_has_failed(fake):
-    task, _ = fake("import os; os.kill(os.getpid(), 9)")
+    task, _ = fake(KILLED)
     with pytest.raises(runs.Failed, match="ended with -9"):
         runs.run(task, 10)
 

@@ -63,8 +63,8 @@ def test_training_goes_on_when_saving_fails_and_saves_again_later(
     assert len(errors) == 2  # at 4 and 6
     assert "last.ckpt could not be written: No space left on device (" in errors[0]
     assert " bytes free); what was there before is unchanged" in errors[0]
-    assert "(1 failed saves in a row; the last one kept is of learner step 2)" in errors[0]
-    assert "2 failed saves in a row" in errors[1]
+    assert "(failed saves in a row: 1; the last one kept is of learner step 2)" in errors[0]
+    assert "failed saves in a row: 2" in errors[1]
     assert "Training goes on and tries again in 2 learner steps" in errors[1]
 
 

@@ -411,7 +411,7 @@ def test_what_was_deleted_meanwhile_is_saved_again(tmp_path, caplog, gone):
         take(saver, step)
         saver.start()
         saver.finish()
-    assert [m.startswith("the replay is not saved") for m in caplog.messages].count(True) == 1
+    assert [m.startswith("the replay was not saved") for m in caplog.messages].count(True) == 1
     assert_holds(folder, 4, contents(buffer))
 
 

@@ -56,8 +56,9 @@ def test_training_goes_on_when_saving_fails_and_saves_again_later(
 ):
     full, empty = at_step(3, lambda: disk.add("last")), at_step(7, disk.clear)
     callback = ActorLearnerCallback(5, 0, 2)
-    settings = {"max_steps": 8, "accumulate_grad_batches": accumulated}
-    run = make_run(tmp_path, full, empty, callback, **settings).fit()
+    run = make_run(
+        tmp_path, full, empty, callback, max_steps=8, accumulate_grad_batches=accumulated
+    ).fit()
     assert steps(run) == {"last.ckpt": 8, "previous.ckpt": 2}
     errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert len(errors) == 2  # at 4 and 6

@@ -84,9 +84,12 @@ def test_a_stream_is_complete_and_in_order(seeds, rng_seed):
 def test_observations_are_never_overwritten_later():
     for config, num_envs in ((EnvConfig(), NATIVE_VECTOR_FROM), (EnvConfig(frame_stack=2), 2)):
         envs = make_envs(config, num_envs, training=True)
-        kept = [row[0] for row in rollout(envs, range(num_envs), 50)]
-        again = [row[0].copy() for row in rollout(envs, range(num_envs), 50)]
-        np.testing.assert_array_equal(kept, again)
+        kept = [envs.reset(range(num_envs))]
+        copies = [kept[0].copy()]
+        for _ in range(50):
+            kept.append(envs.step(np.zeros(num_envs, np.int64)).observation)
+            copies.append(kept[-1].copy())
+        np.testing.assert_array_equal(kept, copies)
         assert all(observation.dtype == np.float32 for observation in kept)
 
 

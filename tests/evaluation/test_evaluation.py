@@ -264,7 +264,7 @@ def test_check_may_end_it_early_and_nothing_stays_open(monkeypatch: pytest.Monke
         envs.step(np.zeros(2, np.int64))
 
 
-def test_check_is_called_before_every_step():
+def test_check_is_called_once_for_every_step():
     calls = []
     run_episodes(
         IDENTITY, BEST_IN_IDENTITY, [0], epsilon=0.0, max_frames=FOREVER,

@@ -41,8 +41,10 @@ def test_a_channel_is_alive_if_it_is_somewhere():
 def test_units_of_quantiles_are_those_of_the_last_axis():
     relu = nn.ReLU()
     with seen_units(relu) as units:
-        relu(torch.tensor([[[1.0, -1.0], [-1.0, -1.0]]]))
-    assert units.dead_share() == 0.5
+        relu(torch.tensor([[[1.0, -1.0, -1.0], [-1.0, -1.0, -1.0]]]))
+    share = units.dead_share()
+    assert share is not None
+    assert share.item() == pytest.approx(2 / 3)
 
 
 def test_a_network_without_relus_has_no_share():

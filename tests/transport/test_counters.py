@@ -64,9 +64,9 @@ def test_the_rate_limiter_holds_its_ratio():
     limiter = RateLimiter(RateLimiterConfig(4.0, warm_up_env_steps=8), 8, 8)
     limiter.record_insert(BEYOND)
     assert limiter.can_sample()
-    before = limiter.samples_per_insert
-    limiter.record_sample(8)
-    assert limiter.samples_per_insert >= before
+    limiter.record_sample(4 * BEYOND)
+    assert limiter.samples_per_insert == 4 * BEYOND / (BEYOND - 8)
+    assert not limiter.can_sample()  # the warm-up earned nothing
 
 
 def test_chunks_carry_versions_sequences_and_counters():

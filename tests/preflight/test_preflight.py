@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import re
-import resource
 import subprocess
 import sys
 import textwrap

@@ -80,7 +80,7 @@ def with_full_disk(folder: Path) -> dict[str, Any]:
         learner_step = int(read_checkpoint(Path(str(path)))["global_step"])
     except (ConfigError, CheckpointError):
         learner_step = -1
-    failures = re.findall(r"No space left .*\(failed (\d+) times in a row", result.stderr)
+    failures = re.findall(r"No space left .*\(failed saves in a row: (\d+)", result.stderr)
     return {
         "code": result.returncode,
         "learner_step": learner_step,

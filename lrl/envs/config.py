@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -112,9 +111,6 @@ class EnvConfig:
         require(steps is None or steps >= 1, "max_episode_steps", steps, "null or at least 1")
         valid_clip = clip is None or 0 < clip < math.inf
         require(valid_clip, "reward_clip", clip, "null or a finite number above 0")
-        legacy = re.fullmatch(r"(?:.*:)?(\w+?)(?:-ram)?(NoFrameskip|Deterministic)-v\d+", self.id)
-        if legacy:
-            raise old_atari_id(self.id, legacy[1])
         for name in SECTIONS:
             self._take_section(name)
 
@@ -196,11 +192,3 @@ def without_unused(settings: Mapping[str, Any]) -> dict[str, Any]:
     optional = {"factory", *SECTIONS}
     unused = {name for name in optional if settings.get(name) is None} | (SECTIONS.keys() - {kind})
     return {name: value for name, value in settings.items() if name not in unused}
-
-
-def old_atari_id(env_id: str, game: str) -> ConfigError:
-    """Return the error for an id of the interface before `ALE/`, which hides its options."""
-    return ConfigError(
-        f"env.id is {env_id!r}, an id of the old Atari interface. Use '{ATARI_PREFIX}{game}-v5' "
-        "and set the protocol in env.atari."
-    )

@@ -168,7 +168,7 @@ class Discretize(gymnasium.ActionWrapper):
         if not np.isfinite([space.low, space.high]).all():
             raise ConfigError(
                 f"env.wrappers: Discretize needs actions with finite bounds, not {space}: put a "
-                "wrapper before it that bounds them, such as gymnasium.wrappers.RescaleAction."
+                "wrapper of your own before it whose action_space has them."
             )
         if not isinstance(bins, int) or bins < 2:
             raise ConfigError(

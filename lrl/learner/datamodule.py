@@ -91,7 +91,8 @@ class ReplayDataModule(L.LightningDataModule, BringsExperience):
         rate: Ratio of learning to acting.
         evaluation: Evaluation episodes.
         learner_threads: Threads of torch in the learner; None leaves the actors one core each.
-        seed: Seed of actors and of sampling. Network weights follow torch's global generator.
+        seed: Seed of actors and of sampling. Network weights follow torch's global generator, and
+            so do draws on a device (`replay.index: device`).
         cluster: Actors on the machines of a Ray cluster, beside those of this machine, if there are
             any; None has none.
         pool: Rows of another making, instead of `actors`, `inference` and `exploration`, which are

@@ -339,10 +339,17 @@ def _check_array(observation_shape: Any, name: str) -> None:
 def _image_shape(observation_shape: tuple[int, ...], name: str, side: int) -> tuple[int, ...]:
     """Return (channels, height, width), where those of stacked frames count together."""
     _check_array(observation_shape, name)
-    if len(observation_shape) not in (3, 4) or min(observation_shape[-2:]) < side:
+    is_too_small = min(observation_shape[-2:], default=0) < side
+    if len(observation_shape) not in (3, 4) or is_too_small or _is_channels_last(observation_shape):
         raise ConfigError(
             f"encoder: {name} needs observations of shape (channels, height, width), or a stack of "
-            f"them, at least {side} pixels a side, got {observation_shape}; use MLPEncoder or your "
-            "own"
+            f"them, at least {side} pixels a side, got {observation_shape}; put "
+            "channels first (lrl.envs.ChannelsFirst in env.wrappers does, where there is one "
+            "array), or use MLPEncoder or your own"
         )
     return (prod(observation_shape[:-2]), *observation_shape[-2:])
+
+
+def _is_channels_last(shape: tuple[int, ...]) -> bool:
+    """Return whether a shape can only be meant as a square image, then its 1 to 4 channels."""
+    return len(shape) == 3 and shape[0] == shape[1] > 4 >= shape[2]

@@ -58,7 +58,8 @@ class ActorPool(ABC):
     Attributes:
         num_streams: Environments of this rank, each a stream of rows; rows name theirs by number.
         is_finite: Whether it brings a number of rows that is known beforehand and then no more, so
-            that there is no ratio of learning to acting: learning begins with the last one.
+            that there is no ratio of learning to acting: learning begins with the last one. Of
+            several streams each brings as many rows: in a replay they have equal room.
     """
 
     num_streams: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -142,7 +142,7 @@ def check_scheduler(scheduler: Mapping[str, Any] | None) -> None:
 
 
 def check_updates_per_step(updates: int, trainer: L.Trainer, takes_weights: bool = True) -> None:
-    """Check that nothing is due between two updates of one training step.
+    """Check that nothing is due between two updates of one training step, and each hook is called.
 
     Args:
         updates: `model.updates_per_step`.
@@ -171,6 +171,12 @@ def check_updates_per_step(updates: int, trainer: L.Trainer, takes_weights: bool
             f"trainer.precision is {trainer.precision}, whose scaling of losses goes with one "
             f"update per step, but model.updates_per_step is {updates}: set precision to bf16-mixed"
         )
+    _check_hooks(
+        trainer,
+        ("on_before_zero_grad",),
+        f"which Lightning calls in its own optimisation only, but model.updates_per_step is "
+        f"{updates}: set that to 1, or take on_before_backward",
+    )
 
 
 def check_captured(trainer: L.Trainer) -> None:
@@ -196,15 +202,21 @@ def check_captured(trainer: L.Trainer) -> None:
                 f"trainer.{setting} is {value}, of which a learner step that is repeated as a "
                 "whole knows nothing: set model.updater to eager"
             )
+    _check_hooks(
+        trainer,
+        _WITHIN_STEPS,
+        "which is not called in learner steps that are repeated: set model.updater to eager",
+    )
+
+
+def _check_hooks(trainer: L.Trainer, hooks: Sequence[str], why_not: str) -> None:
+    """Check that neither the agent nor a callback has hooks that are not called."""
     callbacks = ((part, L.Callback) for part in parts_of(trainer, L.Callback))
     for part, kind in [(trainer.lightning_module, L.LightningModule), *callbacks]:
-        for hook in _WITHIN_STEPS:
+        for hook in hooks:
             # Of the object, which may have functions of its own (`LambdaCallback`).
             if getattr(getattr(part, hook), "__func__", None) is not getattr(kind, hook):
-                raise ConfigError(
-                    f"{type(part).__name__} has {hook}, which is not called in learner steps that "
-                    "are repeated: set model.updater to eager"
-                )
+                raise ConfigError(f"{type(part).__name__} has {hook}, {why_not}")
 
 
 def check_evaluation_schedule(trainer: L.Trainer, evaluation: Evaluates) -> None:

@@ -247,7 +247,7 @@ class RankSampler(WeightedSampler):
         self, windows: Windows, batch_size: int, generator: torch.Generator
     ) -> tuple[IndexArray, npt.NDArray[np.float32]]:
         """Draw keys, with replacement, and their importance weights."""
-        if self._batches >= self._next_sort:
+        if self._batches >= self._next_sort and self._tree.total:
             self._next_sort = self._batches + self.sort_period_batches
             self._sort()
         return super().sample(windows, batch_size, generator)

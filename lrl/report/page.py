@@ -25,7 +25,7 @@ from lrl.report.figures import (
 )
 from lrl.report.groups import Group, group_runs
 from lrl.report.results import Choice, Result, check_protocols, read_results, results_of
-from lrl.report.runs import EVALUATION, TRAINING, named, read_runs
+from lrl.report.runs import AXES, EVALUATION, TRAINING, Run, named, read_runs
 from lrl.report.tables import (
     best_groups,
     configuration,
@@ -40,6 +40,7 @@ from lrl.report.tables import (
 from lrl.types import ConfigError
 
 _TEMPLATE = "page.html"
+_CURVES = {EVALUATION: "evaluation", TRAINING: "training"}
 _MOST_TASKS = 3
 """Environments whose curves are drawn against every axis; more share one figure."""
 
@@ -198,8 +199,23 @@ class _Figures:
 
 def _remarks(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     """Return what to look at: sentences by the name of their run."""
-    found = [(run.name, run.remarks()) for group in groups for run in group.runs]
+    found = [
+        (run.name, [*run.remarks(), *_missing_curves(run, group)])
+        for group in groups
+        for run in group.runs
+    ]
     return [(name, sentences) for name, sentences in found if sentences]
+
+
+def _missing_curves(run: Run, group: Group) -> list[str]:
+    """Return a sentence for each picture of curves that a run keeps its group out of."""
+    others = [other for other in group.runs if other.task == run.task]
+    return [
+        f"It has no returns in {said} against {title}, which keeps its group out of that picture."
+        for metric, said in _CURVES.items()
+        for axis, title in AXES.items()
+        if run.curve(metric, axis) is None and any(other.curve(metric, axis) for other in others)
+    ]
 
 
 def _panel(panel: Panel, suffix: str, figures: _Figures) -> dict[str, Any]:
@@ -219,7 +235,7 @@ def _curves(groups: Sequence[Group], middle: Middle, figures: _Figures) -> list[
     tasks = list(dict.fromkeys(run.task for group in groups for run in group.runs))
     looks, captions = figures.styles_for([group.label for group in groups]), []
     one_task = len(tasks) <= _MOST_TASKS
-    for metric, said in ((EVALUATION, "evaluation"), (TRAINING, "training")):
+    for metric, said in _CURVES.items():
         if not one_task:
             found = {task: curves(groups, task, metric, "frames", middle) for task in tasks}
             parts = {"all environments, against frames": found}

@@ -115,12 +115,6 @@ def test_atari_has_no_masks():
         EnvConfig(id="ALE/Pong-v5", action_masks=True)
 
 
-@pytest.mark.parametrize("old", ["PongNoFrameskip-v4", "ale_py:Pong-ramDeterministic-v0"])
-def test_ids_of_the_old_atari_interface_are_refused_with_the_new_one(old):
-    with pytest.raises(ConfigError, match="'ALE/Pong-v5'"):
-        EnvConfig(id=old)
-
-
 MAPPINGS = {
     "wrappers": [{"path": "gymnasium.wrappers.ClipReward", "kwargs": {"max_reward": 1.0}}],
     "atari": {"frame_skip": 4},

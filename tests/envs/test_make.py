@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.registration import EnvSpec as EnvSpecOfGymnasium
 from helpers.envs_rollout import assert_same, rollout
 
 from lrl.envs import EnvConfig, WrapperConfig, make_envs, make_spec
@@ -153,11 +154,24 @@ def test_an_unknown_id_is_refused(env_id, text):
 
 @pytest.mark.atari
 @pytest.mark.parametrize(
-    ("env_id", "new"), [("ale_py:Pong-v4", "Pong"), ("ale_py:Qbert-v0", "Qbert")]
+    ("env_id", "new"),
+    [
+        ("ale_py:Pong-v4", "Pong"),
+        ("ale_py:Qbert-v0", "Qbert"),
+        ("PongNoFrameskip-v4", "Pong"),
+        ("ale_py:Pong-ramDeterministic-v0", "Pong"),
+    ],
 )
-def test_an_old_id_that_ale_py_registers_is_refused_with_the_new_one(env_id, new):
+def test_an_id_of_the_old_atari_interface_is_refused_with_the_new_one(env_id, new):
     with pytest.raises(ConfigError, match=rf"env\.id is '{env_id}', .* 'ALE/{new}-v5'"):
         make_spec(EnvConfig(env_id))
+
+
+def test_an_id_of_others_may_end_as_old_atari_ids_do(monkeypatch):
+    name = "LakeDeterministic-v0"
+    spec = EnvSpecOfGymnasium(name, "gymnasium.envs.toy_text:FrozenLakeEnv")
+    monkeypatch.setitem(gymnasium.registry, name, spec)
+    assert make_spec(EnvConfig(name)).action.branches == (4,)
 
 
 @pytest.mark.atari

@@ -28,7 +28,7 @@ from helpers.training_runs import (
     small_data,
 )
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 
 from lrl import DQN, ActorLearnerCallback, ReplayConfig
 from lrl.callbacks import WeightSync
@@ -323,6 +323,15 @@ def test_an_own_training_step_and_a_number_below_one_are_refused():
         small_agent(updates_per_step=0)
     with pytest.raises(ConfigError, match="OwnStep has a training_step of its own"):
         OwnStep(updates_per_step=2)
+
+
+def test_a_hook_that_would_not_be_called_is_refused(tmp_path):
+    hook = LambdaCallback(on_before_zero_grad=lambda *_: None)
+    run = make_run(tmp_path, hook, module=small_agent(updates_per_step=5))
+    with pytest.raises(
+        ConfigError, match=r"LambdaCallback has on_before_zero_grad, .* set that to"
+    ):
+        run.fit()
 
 
 def test_lightning_refuses_to_clip(tmp_path):

@@ -241,6 +241,7 @@ def test_layer_norm_makes_features_independent_of_the_scale(encoder_class, shape
     ("make", "message"),
     [
         (lambda: ImpalaEncoder((4,)), r"ImpalaEncoder needs .* at least 8 pixels a side"),
+        (lambda: ConvEncoder((10, 10, 4), ((16, 3, 1),)), r"\(10, 10, 4\); put channels first"),
         (lambda: ImpalaEncoder((1, 16, 16), width=0), r"encoder\.width must be at least 1, got 0"),
         (lambda: ImpalaEncoder((1, 16, 16), pool_size=0), r"encoder\.pool_size must be at least 1"),
         (

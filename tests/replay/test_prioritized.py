@@ -246,6 +246,16 @@ def test_ranks_are_those_of_the_last_sort_until_the_next() -> None:
     assert list(leaves(buffer).values()) == pytest.approx([1 / 2, 1 / 4, 1 / 3, 1])
 
 
+def test_a_buffer_that_was_asked_too_early_is_sorted_at_its_first_batch() -> None:
+    buffer = Replay(make_spec(), 100, 1, sampler=RankSampler(1.0))
+    with pytest.raises(NotEnoughRows):
+        buffer.sample(1)
+    buffer.add(pack([(0, row) for row in episode([1.0] * 2)]))
+    set_priorities(buffer, {0: 1.0, 1: 2.0})
+    buffer.sample(1)
+    assert list(leaves(buffer).values()) == pytest.approx([1 / 2, 1])
+
+
 def test_rows_of_equal_priority_share_the_best_of_their_ranks() -> None:
     buffer = buffer_with([2.0, 7.0, 2.0, 1.0], RankSampler(1.0))
     buffer.sample(1)

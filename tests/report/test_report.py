@@ -379,6 +379,16 @@ def test_a_seed_that_repeats_leaves_curves_without_an_interval(tmp_path: Path):
         assert (curve.low is not None) is has_interval
 
 
+def test_a_run_that_keeps_its_group_out_of_a_picture_is_named(tmp_path: Path):
+    for seed in (0, 1):
+        make_run(tmp_path / f"runs/a/version_{seed}", seed, [1.0, 2.0])
+    (tmp_path / "runs/a/version_1/events.out.tfevents.1.host").unlink()
+    page = report([str(tmp_path / "runs/a")], output=str(tmp_path / "page")).read_text()
+    for said in ("evaluation", "training"):
+        text = f"It has no returns in {said} against wall time, which keeps its group out of that"
+        assert page.count(text) == 1
+
+
 @pytest.mark.parametrize("one_task", [True, False])
 def test_environments_have_their_own_scales(one_task: bool):
     at = np.array([1.0, 2.0])

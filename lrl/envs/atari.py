@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -40,11 +41,7 @@ def game_of(env_id: str) -> str:
         >>> game_of("ALE/MsPacman-v5")
         'ms_pacman'
     """
-    games = {
-        ATARI_PREFIX + game.title().replace("_", "") + _VERSION: game
-        for game in roms.get_all_rom_ids()
-        if game not in _GAMES_FOR_TWO
-    }
+    games = {new: game for new, game in _games().items() if game not in _GAMES_FOR_TWO}
     env_id = env_id.rpartition(":")[2]
     if env_id not in games:
         nearest = difflib.get_close_matches(env_id, games, n=3, cutoff=0.0)
@@ -53,6 +50,25 @@ def game_of(env_id: str) -> str:
             f"Nearest: {', '.join(nearest)}."
         )
     return games[env_id]
+
+
+def refuse_old_id(env_id: str) -> None:
+    """Raise `ConfigError` for an id of the interface before `ALE/`, which hides its options."""
+    name = env_id.rpartition(":")[2]
+    new = ATARI_PREFIX + re.sub(r"(-ram)?(NoFrameskip|Deterministic)?-v\d$", _VERSION, name)
+    if new in _games():
+        raise ConfigError(
+            f"env.id is {env_id!r}, an id of the old Atari interface. Use {new!r} and set the "
+            "protocol in env.atari."
+        )
+
+
+def _games() -> dict[str, str]:
+    """Return the backend's names of all games, by their ids."""
+    return {
+        ATARI_PREFIX + game.title().replace("_", "") + _VERSION: game
+        for game in roms.get_all_rom_ids()
+    }
 
 
 class Atari(EnvKind):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from typing_extensions import override
 
 from lrl.envs.config import EnvConfig, WrapperConfig
 from lrl.envs.kind import EnvKind, RenderedEnv
-from lrl.envs.protocols import ATARI_PREFIX, GYMNASIUM
+from lrl.envs.protocols import GYMNASIUM
 from lrl.envs.spaces import Choices, ObservationLeaves, joined_masks
 from lrl.envs.vector import EnvStep, StreamEnvs
 from lrl.parts import factory, safety
@@ -371,36 +370,23 @@ def _registered_name(config: EnvConfig) -> str:
             import_module(module)
         spec = gymnasium.spec(name)
     except (Exception, SystemExit) as error:  # whatever a module of the user's does
-        if module in ("", "ale_py") and (game := _game_of_old(name)):
-            raise _old_atari_id(config.id, game) from error
+        if module in ("", "ale_py"):
+            _refuse_old_atari_id(config.id)
         raise ConfigError(
             f"env.id is {config.id!r}, which cannot be made: {_reason(error)} An environment "
             "outside Gymnasium is written 'module:Name-v0', with the module that registers it."
         ) from error
     for entry in (spec.entry_point, spec.vector_entry_point):
         safety.check_entry_point(entry, "env.id", config.id)
-    if str(spec.entry_point).startswith("ale_py") and (game := _game_of_old(name)):
-        raise _old_atari_id(config.id, game)
+    if str(spec.entry_point).startswith("ale_py"):  # such as ale_py:Pong-v4
+        _refuse_old_atari_id(config.id)
     return name
 
 
-def _game_of_old(name: str) -> str | None:
-    """Return which game of ale-py an id of its interface before `ALE/` names, or None."""
-    game = re.sub(r"(-ram)?(NoFrameskip|Deterministic)?-v\d$", "", name)
-    if not re.fullmatch(r"\w+", game) or game == name:
-        return None
-    import ale_py  # noqa: F401 (registers them; 0.4 s)
+def _refuse_old_atari_id(env_id: str) -> None:
+    from lrl.envs.atari import refuse_old_id  # ale-py takes 0.4 s
 
-    entry = getattr(gymnasium.registry.get(f"{game}-v4"), "entry_point", "")
-    return game if str(entry).startswith("ale_py") else None
-
-
-def _old_atari_id(env_id: str, game: str) -> ConfigError:
-    """Return the error for an id of that interface, which hides its options."""
-    return ConfigError(
-        f"env.id is {env_id!r}, an id of the old Atari interface. Use '{ATARI_PREFIX}{game}-v5' "
-        "and set the protocol in env.atari."
-    )
+    refuse_old_id(env_id)
 
 
 def _is_native_vector_better(config: EnvConfig, name: str, num_envs: int, training: bool) -> bool:

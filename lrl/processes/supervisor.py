@@ -304,7 +304,7 @@ class Supervisor(ABC, Generic[H]):
             stacks.close()
             hint = f"its own output may say more; in a script: {MAIN_GUARD}"
             if not isinstance(error, (OSError, EOFError)):
-                hint = "settings that it is told, as env.kwargs, can hold only what can be pickled"
+                hint = "settings that it is told, such as env.kwargs, must be picklable"
             raise self.error(f"{name} cannot be started: {error!r} ({hint})") from error
         finally:
             child_errors.close()

@@ -208,10 +208,10 @@ def _remarks(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
 
 
 def _missing_curves(run: Run, group: Group) -> list[str]:
-    """Return a sentence for each picture of curves that a run keeps its group out of."""
+    """Return a sentence for each curve that a group lacks for want of this run's."""
     others = [other for other in group.runs if other.task == run.task]
     return [
-        f"It has no returns in {said} against {title}, which keeps its group out of that picture."
+        f"It has no returns in {said} against {title}, so that its group has no such curve."
         for metric, said in _CURVES.items()
         for axis, title in AXES.items()
         if run.curve(metric, axis) is None and any(other.curve(metric, axis) for other in others)

@@ -48,7 +48,7 @@ def test_what_cannot_be_pickled_is_refused_in_one_sentence(learner):
         learner(faulty(fault=lambda: None))
     text = str(caught.value)
     assert text.startswith("actor 0 cannot be started: ")
-    assert "settings that it is told, as env.kwargs, can hold only what can be pickled" in text
+    assert "settings that it is told, such as env.kwargs, must be picklable" in text
 
 
 def test_an_actor_has_two_threads(learner):

@@ -379,13 +379,13 @@ def test_a_seed_that_repeats_leaves_curves_without_an_interval(tmp_path: Path):
         assert (curve.low is not None) is has_interval
 
 
-def test_a_run_that_keeps_its_group_out_of_a_picture_is_named(tmp_path: Path):
+def test_a_run_without_which_its_group_has_no_curve_is_named(tmp_path: Path):
     for seed in (0, 1):
         make_run(tmp_path / f"runs/a/version_{seed}", seed, [1.0, 2.0])
     (tmp_path / "runs/a/version_1/events.out.tfevents.1.host").unlink()
     page = report([str(tmp_path / "runs/a")], output=str(tmp_path / "page")).read_text()
     for said in ("evaluation", "training"):
-        text = f"It has no returns in {said} against wall time, which keeps its group out of that"
+        text = f"It has no returns in {said} against wall time, so that its group has no such"
         assert page.count(text) == 1
 
 
